@@ -54,6 +54,10 @@ class HubServer(ThreadingHTTPServer):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}"
 
+    def url_of(self, name: str) -> str:
+        """URL of a file outside the repository that the token is for."""
+        return f"{self.url}/x/resolve/{COMMIT}/{name}"
+
     def fail(self, end: str, *faults: Fault) -> None:
         """Answer the next requests for paths with this ending with these faults, once each."""
         self.faults[end] = deque(faults)

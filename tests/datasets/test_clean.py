@@ -28,11 +28,11 @@ def text(name: str) -> str:
     return f"def {name}():\n    return {name!r}\n" * 5
 
 
-def test_normalised_text_has_one_kind_of_line_end() -> None:
+def test_normalised_text_has_one_line_ending() -> None:
     assert normalise("\r\na\rb\r\n\n") == "a\nb\n"
 
 
-def test_the_split_follows_the_id_alone_and_takes_its_share() -> None:
+def test_split_depends_on_id_and_has_its_share() -> None:
     ids = [f"module_{n}.py" for n in range(4000)]
     validation = sum(split_of(name, 0.25) == "validation" for name in ids)
     assert 850 < validation < 1150
@@ -42,17 +42,17 @@ def test_the_split_follows_the_id_alone_and_takes_its_share() -> None:
 
 
 @pytest.mark.parametrize("setting", [{"train_shards": 0}, {"min_chars": 0}, {"validation_fraction": 1.0}])
-def test_settings_out_of_range_are_named(tmp_path: Path, setting: dict[str, Any]) -> None:
+def test_settings_out_of_range_refused(tmp_path: Path, setting: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(setting))):
         clean_and_shard(CleanAndShardConfig(str(tmp_path), str(tmp_path / "out"), **setting))
 
 
-def test_an_input_without_documents_is_refused(tmp_path: Path) -> None:
+def test_input_without_documents_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no documents under"):
         clean_and_shard(CleanAndShardConfig(str(tmp_path), str(tmp_path / "out")))
 
 
-def test_a_split_that_would_be_empty_is_refused(tmp_path: Path) -> None:
+def test_empty_split_refused(tmp_path: Path) -> None:
     write_documents(str(tmp_path / "raw"), [Document(f"only{number}.py", text("only")) for number in range(2)])
     config = CleanAndShardConfig(str(tmp_path / "raw"), str(tmp_path / "out"), validation_fraction=1e-9)
     with pytest.raises(ValueError, match="The validation split of input_path .* would be empty: of 2 kept documents"):

@@ -19,7 +19,7 @@ from tradewind.storage.trees import list_files
 DOCUMENTS = [Document(f"file-{n}.py", f"value = {n}\nname = 'Zoë'\n") for n in range(7)]
 
 
-def test_what_is_written_is_read_again_in_order(tmp_path: Path) -> None:
+def test_documents_are_read_in_written_order(tmp_path: Path) -> None:
     assert write_documents(str(tmp_path), iter(DOCUMENTS), documents_per_file=3) == 7
     assert list(read_documents(str(tmp_path))) == DOCUMENTS
     assert len(document_files(str(tmp_path))) == 3
@@ -32,43 +32,40 @@ def test_same_documents_give_same_bytes(tmp_path: Path) -> None:
     assert one.read_bytes() == two.read_bytes()
 
 
-def test_a_second_attempt_leaves_no_file_of_the_first(tmp_path: Path) -> None:
+def test_second_attempt_removes_files_of_first(tmp_path: Path) -> None:
     write_documents(str(tmp_path), DOCUMENTS, documents_per_file=1)
     write_documents(str(tmp_path), DOCUMENTS[:2], documents_per_file=1)
     assert list(read_documents(str(tmp_path))) == DOCUMENTS[:2]
 
 
-def test_collections_live_on_any_store() -> None:
+def test_collection_includes_subfolders_on_object_store() -> None:
     folder = "memory:///test-documents/raw"
-    write_documents(folder, DOCUMENTS, documents_per_file=4)
-    assert document_files(folder)[0] == f"{folder}/part-00000.jsonl.gz"
+    write_documents(f"{folder}/train", DOCUMENTS[:4])
+    write_documents(f"{folder}/validation", DOCUMENTS[4:])
+    assert document_files(folder)[0] == f"{folder}/train/part-00000.jsonl.gz"
     assert list(read_documents(folder)) == DOCUMENTS
 
 
-def test_folders_inside_belong_to_the_collection(tmp_path: Path) -> None:
-    write_documents(str(tmp_path / "train"), DOCUMENTS[:4])
-    write_documents(str(tmp_path / "validation"), DOCUMENTS[4:])
-    assert list(read_documents(str(tmp_path))) == DOCUMENTS
-
-
-def test_an_empty_folder_is_refused_by_name(tmp_path: Path) -> None:
+def test_empty_folder_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"no documents under {tmp_path}"):
         list(read_documents(str(tmp_path)))
     with pytest.raises(ValueError, match="no documents to write"):
         write_documents(str(tmp_path), [])
 
 
-@pytest.mark.parametrize("line", ["not json", "[1]", '{"id": "a"}', '{"id": 1, "text": "x"}'])
-def test_a_line_that_is_no_document_is_named(tmp_path: Path, line: str) -> None:
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("not json", ""),
+        ("[1]", ""),
+        ('{"id": "a"}', ""),
+        ('{"id": 7, "text": "x"}', " is not a document: its id is 7; an id"),
+    ],
+)
+def test_malformed_document_line_is_named(tmp_path: Path, line: str, reason: str) -> None:
     path = tmp_path / "part.jsonl.gz"
     path.write_bytes(gzip.compress(b'{"id": "a", "text": "b"}\n' + line.encode() + b"\n"))
-    with pytest.raises(ValueError, match="part.jsonl.gz line 2"):
-        list(read_documents(str(tmp_path)))
-
-
-def test_the_field_that_is_no_string_is_named(tmp_path: Path) -> None:
-    (tmp_path / "part.jsonl.gz").write_bytes(gzip.compress(b'{"id": 7, "text": "x"}\n'))
-    with pytest.raises(ValueError, match="part.jsonl.gz line 1 is not a document: its id is 7; an id"):
+    with pytest.raises(ValueError, match=f"part.jsonl.gz line 2{reason}"):
         list(read_documents(str(tmp_path)))
 
 
@@ -110,7 +107,7 @@ def test_cleanup_removes_only_temp_files_of_killed_writer(store: str, tmp_path: 
     remove_unfinished(join(folder, "nowhere"))
 
 
-def test_paths_are_joined_whether_local_or_remote() -> None:
+def test_local_and_remote_paths_are_joined() -> None:
     assert join("gs://bucket/a/", "b", "c") == "gs://bucket/a/b/c"
     assert join("/", "b") == "/b"
     assert parent("gs://bucket/a/b/") == "gs://bucket/a"
@@ -118,7 +115,7 @@ def test_paths_are_joined_whether_local_or_remote() -> None:
 
 
 @pytest.mark.parametrize("name", ["a[1].txt", "what?.txt", "st*r.txt", "per%20cent #1.txt"])
-def test_a_name_is_a_name_and_no_pattern(name: str, any_folder: str) -> None:
+def test_glob_characters_in_name_are_literal(name: str, any_folder: str) -> None:
     for text in ("old", "new"):
         write_text(join(any_folder, name), text)
     remove_unfinished(any_folder)
@@ -128,19 +125,19 @@ def test_a_name_is_a_name_and_no_pattern(name: str, any_folder: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lost", [1, 2, 3], ids=["written aside", "copied to its place", "removed aside"])
-def test_an_answer_that_is_lost_on_the_way_costs_nothing(
+def test_lost_answer_does_not_break_write(
     lost: int, gcs: LocalCloudStorage, gs_folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer, changes = gcs.answer, []
 
-    def answers(call: HttpRequest) -> Answer:
+    def answer_and_lose_one(call: HttpRequest) -> Answer:
         given = answer(call)
         if given.kind in gcs.writes:
             changes.append(given.kind)
             gcs.lost_answers = int(len(changes) == lost)
         return given
 
-    monkeypatch.setattr(gcs, "answer", answers)
+    monkeypatch.setattr(gcs, "answer", answer_and_lose_one)
     write_text(join(gs_folder, "x"), "text")
     assert changes[lost - 1] == ("write", "copy", "delete")[lost - 1] and len(changes) > 3
     assert [file.path for file in list_files(gs_folder)] == ["x"]

@@ -52,13 +52,13 @@ def test_next_page_on_other_host_is_refused_and_gets_no_token(hub: HubServer, tm
     assert set(hub.tokens) == {f"Bearer {TOKEN}"}
 
 
-def test_a_list_that_leads_back_to_itself_ends(hub: HubServer, tmp_path: Path) -> None:
+def test_cyclic_file_list_refused(hub: HubServer, tmp_path: Path) -> None:
     hub.fail(f"/tree/{COMMIT}", page([GOOD], "?cursor=1"), page([], "?cursor=1"))
     with pytest.raises(DownloadError, match="leads back to one before"):
         downloaded(tmp_path)
 
 
-def test_a_list_without_end_is_not_kept(hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_file_list_refused(hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listing, "MAX_FILES", 1)
     with pytest.raises(DownloadError, match="more than 1 files"):
         downloaded(tmp_path)
@@ -84,7 +84,7 @@ def test_a_list_without_end_is_not_kept(hub: HubServer, tmp_path: Path, monkeypa
         ([GOOD, GOOD | {"path": "README.md/a"}], "as a file, and 'README.md/a' within it"),
     ],
 )
-def test_a_list_that_is_none_is_told_in_a_sentence(hub: HubServer, tmp_path: Path, entries: Any, message: str) -> None:
+def test_invalid_file_list_refused_in_one_sentence(hub: HubServer, tmp_path: Path, entries: Any, message: str) -> None:
     hub.fail(f"/tree/{COMMIT}", page(entries))
     with pytest.raises(DownloadError, match=message):
         downloaded(tmp_path / "out")
@@ -93,29 +93,27 @@ def test_a_list_that_is_none_is_told_in_a_sentence(hub: HubServer, tmp_path: Pat
 
 @pytest.mark.parametrize("content", [b"<html>", b"[" * 100_000])
 @pytest.mark.parametrize("end", [f"/tree/{COMMIT}", f"/revision/{COMMIT}"])
-def test_an_answer_that_is_no_json_is_told_in_a_sentence(
-    hub: HubServer, tmp_path: Path, end: str, content: bytes
-) -> None:
+def test_answer_without_json_refused_in_one_sentence(hub: HubServer, tmp_path: Path, end: str, content: bytes) -> None:
     hub.fail(end, lambda handler, _: handler.answer(content))
     with pytest.raises(DownloadError, match=r"is no JSON|cannot be read"):
         downloaded(tmp_path)
 
 
-def test_what_a_server_says_is_one_line_of_bounded_length(hub: HubServer, tmp_path: Path) -> None:
+def test_server_message_is_one_bounded_line(hub: HubServer, tmp_path: Path) -> None:
     said = f"\x1b[2J{'e' * 50_000}"
     hub.fail(f"/revision/{COMMIT}", lambda handler, _: handler.answer(b"", 400, {"X-Error-Message": said}))
-    with pytest.raises(DownloadError) as told:
+    with pytest.raises(DownloadError) as refusal:
         downloaded(tmp_path)
-    assert str(told.value).isprintable() and len(str(told.value)) < 600
+    assert str(refusal.value).isprintable() and len(str(refusal.value)) < 600
     etag = f"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nETag: {said}\r\n\r\n11".encode()
     hub.fail("README.md", raw(etag))
-    with pytest.raises(DownloadError, match="it may be another file") as told:
+    with pytest.raises(DownloadError, match="it may be another file") as refusal:
         downloaded(tmp_path, "README.md")
-    assert str(told.value).isprintable() and len(str(told.value)) < 1000
+    assert str(refusal.value).isprintable() and len(str(refusal.value)) < 1000
     assert single_line("a\nb\x1b") == "a b?"
 
 
-def test_a_body_that_goes_on_behind_its_end_is_not_read(hub: HubServer, tmp_path: Path) -> None:
+def test_body_beyond_announced_length_is_not_read(hub: HubServer, tmp_path: Path) -> None:
     sent = 0
 
     def endless(handler: Handler, _: bytes) -> None:
@@ -136,7 +134,7 @@ def test_a_body_that_goes_on_behind_its_end_is_not_read(hub: HubServer, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("head", "is_had"),
+    ("head", "is_read"),
     [
         (b"200 OK\r\nContent-Length: \xb2", True),
         (b"200 OK\r\nContent-Length: " + b"9" * 5000, True),
@@ -146,11 +144,9 @@ def test_a_body_that_goes_on_behind_its_end_is_not_read(hub: HubServer, tmp_path
         (b"302 Found\r\nLocation: file:///etc/passwd\r\nContent-Length: 0", False),
     ],
 )
-def test_numbers_and_addresses_that_are_none_break_nothing(
-    hub: HubServer, tmp_path: Path, head: bytes, is_had: bool
-) -> None:
+def test_invalid_headers_are_ignored_or_refused(hub: HubServer, tmp_path: Path, head: bytes, is_read: bool) -> None:
     hub.fail("README.md", *[raw(b"HTTP/1.1 " + head + b"\r\n\r\n# Letters\n")] * 9)
-    if is_had:
+    if is_read:
         assert downloaded(tmp_path, "README.md")["bytes"] == 10
         return
     with pytest.raises(DownloadError, match="README.md cannot be read"):
@@ -174,7 +170,7 @@ def test_numbers_and_addresses_that_are_none_break_nothing(
         ("http://192.0.2.1/a", "http://0.0.0.0:8265/"),
     ],
 )
-def test_what_only_this_machine_may_ask_is_not_asked(url: str, target: str) -> None:
+def test_redirect_to_internal_address_refused(url: str, target: str) -> None:
     with pytest.raises(DownloadError, match="was not followed"):
         check_redirect(url, target)
 
@@ -188,17 +184,15 @@ def test_what_only_this_machine_may_ask_is_not_asked(url: str, target: str) -> N
         ("https://10.0.0.1/a", "https://10.0.0.2/b"),
     ],
 )
-def test_other_servers_may_be_sent_on_to(url: str, target: str) -> None:
+def test_redirect_to_other_server_allowed(url: str, target: str) -> None:
     check_redirect(url, target)
 
 
-def test_a_redirect_is_checked_before_it_is_followed(
-    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[tuple[str, str]] = []
+def test_redirect_is_checked_before_request(hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[tuple[str, str]] = []
 
     def refuse(url: str, target: str) -> None:
-        asked.append((url, target))
+        checked.append((url, target))
         raise DownloadError("not there")
 
     monkeypatch.setattr(http_reader, "check_redirect", refuse)
@@ -207,14 +201,14 @@ def test_a_redirect_is_checked_before_it_is_followed(
         with pytest.raises(DownloadError, match="not there"):
             downloaded(tmp_path, "README.md")
     assert not other.asked
-    assert [target.startswith(other.url) for _, target in asked] == [True]
+    assert [target.startswith(other.url) for _, target in checked] == [True]
 
 
 # ---- names
 
 
 @pytest.mark.parametrize("record", sorted(RECORDS_OF_AN_OUTPUT))
-def test_no_copy_is_called_like_a_record(hub: HubServer, tmp_path: Path, record: str) -> None:
+def test_file_named_like_record_is_not_copied(hub: HubServer, tmp_path: Path, record: str) -> None:
     hub.files[f"data/{record}"] = b"SUCCESS"
     downloaded(tmp_path)
     assert not (tmp_path / "data" / record).exists()
@@ -222,22 +216,21 @@ def test_no_copy_is_called_like_a_record(hub: HubServer, tmp_path: Path, record:
         check_name(f"data/{record}", "It")
 
 
-def test_a_file_is_not_put_into_a_folder_of_its_name(tmp_path: Path) -> None:
+def test_write_refused_where_folder_has_its_name(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     with pytest.raises(IsADirectoryError):
         write_text(f"{tmp_path}/a", "text")
     assert list(tmp_path.rglob("*")) == [tmp_path / "a"]
 
 
-def test_what_says_where_the_files_are_from_has_its_place(hub: HubServer, tmp_path: Path) -> None:
+def test_file_below_provenance_refused(hub: HubServer, tmp_path: Path) -> None:
     hub.files["provenance.json/a"] = b""
     with pytest.raises(UnusableNameError, match=r"'provenance.json' as a file"):
         downloaded(tmp_path)
     check_apart(["a/b", "a/c", "ab"], "It")
 
 
-def test_no_answer_makes_a_step_of_files_fail_without_a_sentence(hub: HubServer, tmp_path: Path) -> None:
+def test_redirect_refused_in_file_download(hub: HubServer, tmp_path: Path) -> None:
     hub.fail("README.md", raw(b"HTTP/1.1 302 Found\r\nLocation: http://169.254.169.254/\r\n\r\n"))
-    url = f"{hub.url}/x/resolve/{COMMIT}/README.md"
     with pytest.raises(DownloadError, match=r"169.254.169.254"):
-        download_files(FilesDownloadConfig([url], str(tmp_path / "out")))
+        download_files(FilesDownloadConfig([hub.url_of("README.md")], str(tmp_path / "out")))

@@ -25,7 +25,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
-def test_a_line_that_would_fill_the_memory_is_refused(tmp_path: Path, name: str) -> None:
+def test_line_beyond_limit_refused(tmp_path: Path, name: str) -> None:
     lines = b'{"text": "a"}\n' + b'{"text": "' + b"a" * 10_000 + b'"}\n'
     (tmp_path / name).write_bytes(gzip.compress(lines) if name.endswith(".gz") else lines)
     rows = rows_of(str(tmp_path / name), "text")
@@ -35,7 +35,7 @@ def test_a_line_that_would_fill_the_memory_is_refused(tmp_path: Path, name: str)
 
 
 @pytest.mark.usefixtures("small")
-def test_a_list_that_would_fill_the_memory_is_refused(tmp_path: Path) -> None:
+def test_list_beyond_limit_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text("[\n" + "1,\n" * 10 + "1]")
     assert [row for _, row in rows_of(str(path), None)] == [1] * 11
@@ -44,14 +44,14 @@ def test_a_list_that_would_fill_the_memory_is_refused(tmp_path: Path) -> None:
         list(rows_of(str(path), None))
 
 
-def test_a_longest_line_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_line_of_maximum_length_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "a"}\n{"text": "b"}')
     monkeypatch.setattr(token_rows, "MAX_LINE_BYTES", len('{"text": "a"}\n'))
     assert [row["text"] for _, row in rows_of(str(path), "text")] == ["a", "b"]
 
 
-def test_a_row_of_many_keys_is_told_by_some(tmp_path: Path) -> None:
+def test_error_names_some_of_many_keys(tmp_path: Path) -> None:
     rows: list[tuple[int, Any]] = [(1, {f"k{number}": 1 for number in range(100_000)})]
     with pytest.raises(TokenizingError, match=r"has no 'text': it has 'k0', .* 'k19', \.\.\.\. Give") as told:
         _encode_rows(
@@ -60,7 +60,7 @@ def test_a_row_of_many_keys_is_told_by_some(tmp_path: Path) -> None:
     assert len(str(told.value)) < 400
 
 
-def test_what_a_template_says_does_not_steer_a_terminal() -> None:
+def test_template_error_is_printable_and_bounded() -> None:
     def encode(_: Any) -> Any:
         raise ValueError(f"\x1b[2J{'x' * 100_000}")
 
@@ -69,7 +69,7 @@ def test_what_a_template_says_does_not_steer_a_terminal() -> None:
     assert str(told.value).isprintable() and len(str(told.value)) < 400
 
 
-def test_names_and_sentences_are_lines() -> None:
+def test_single_line_replaces_control_characters() -> None:
     assert single_line(" a\n\x1b\u202eb ") == "a ??b"
     assert single_line("x" * 1000) == "x" * 299 + "…"
     assert quote_first_names(json.loads('["\\u001b", "b"]')) == "'?', 'b'"

@@ -21,7 +21,7 @@ def test_progress_rates_and_time_left_cover_only_this_attempt() -> None:
     assert counted.line() == told
 
 
-def test_it_is_told_also_while_no_file_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_printed_while_no_file_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     twice = threading.Event()
 

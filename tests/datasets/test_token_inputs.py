@@ -47,7 +47,7 @@ def test_existing_path_with_brackets_is_no_glob(tmp_path: Path, gcs: LocalCloudS
         ]
 
 
-def test_paths_may_overlap_by_no_file(tmp_path: Path) -> None:
+def test_file_listed_twice_refused(tmp_path: Path) -> None:
     put(tmp_path, "a/b.jsonl")
     with pytest.raises(ValueError, match=r"train_paths: .*/a/b\.jsonl is listed twice"):
         names(tmp_path, "a", "a/b.jsonl")
@@ -67,9 +67,7 @@ def test_bucket_inputs_need_one_listing_not_a_request_per_file(gcs: LocalCloudSt
     assert found[0] == found[1] and [file.path for file in found[0]] == paths
 
 
-def test_a_file_that_is_written_again_is_in_another_state(
-    tmp_path: Path, gcs: LocalCloudStorage, gs_folder: str
-) -> None:
+def test_rewritten_file_has_another_shard_key(tmp_path: Path, gcs: LocalCloudStorage, gs_folder: str) -> None:
     for folder in (str(tmp_path), gs_folder):
         fs, root = file_system_at(folder)
         keys = set()
@@ -108,24 +106,24 @@ def test_malformed_row_is_reported_only_for_unchanged_input(tmp_path: Path) -> N
             list(check_unchanged(file, rows_of(str(path), "text")))
 
 
-def test_the_key_of_a_shard_says_recipe_and_file() -> None:
+def test_shard_key_covers_recipe_and_file() -> None:
     file = InputFile("/a", 1, "x")
     others = [InputFile("/b", 1, "x"), InputFile("/a", 2, "x"), InputFile("/a", 1, "y")]
     assert len({shard_key("r", each) for each in (file, *others)} | {shard_key("s", file)}) == 5
 
 
 @pytest.mark.parametrize("path", ["a/test/b", "a_test_b", "gs://b/my-test.jsonl", "validation", "prevalidations"])
-def test_what_looks_like_test_data_is_not_trained_on(path: str) -> None:
+def test_path_that_looks_like_test_data_refused(path: str) -> None:
     with pytest.raises(ValueError, match=r"looks like test data .*allow_test_in_train=True"):
         check_no_test_data(["fine", path], is_allowed=False)
 
 
 @pytest.mark.parametrize("path", ["latest/b", "testing/b", "test", "contest_a", "valid"])
-def test_other_words_are_no_test_data(path: str) -> None:
+def test_similar_words_are_no_test_data(path: str) -> None:
     check_no_test_data([path], is_allowed=False)
 
 
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+def test_pipe_as_input_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.jsonl")
     for path in ("a.jsonl", "."):
         with pytest.raises(ValueError, match=r"a\.jsonl is no regular file|holds no file"):

@@ -29,11 +29,11 @@ def rows(path: Path, content: bytes) -> list[tuple[int, str]]:
 
 @pytest.mark.parametrize("name", ["a.json", "of.jsonl/a.json"])
 @pytest.mark.parametrize("mark", [b"", BOM])
-def test_a_list_is_a_list_wherever_it_lies_and_with_a_mark(tmp_path: Path, name: str, mark: bytes) -> None:
+def test_json_list_read_with_and_without_mark(tmp_path: Path, name: str, mark: bytes) -> None:
     assert rows(tmp_path / name, mark + LISTED) == [(1, "a"), (2, "b")]
 
 
-def test_marks_ends_of_lines_and_separators_are_no_part_of_a_row(tmp_path: Path) -> None:
+def test_marks_and_line_endings_are_no_part_of_row(tmp_path: Path) -> None:
     lines = '{"text": "a\u2028b\x85"}\r\n \r\n{"text": "c"}'.encode()
     assert rows(tmp_path / "a.jsonl", BOM + lines) == [(1, "a\u2028b\x85"), (3, "c")]
     assert rows(tmp_path / "empty.jsonl", BOM) == []
@@ -66,7 +66,7 @@ def test_multi_member_archive_is_read_whole_or_refused_if_cut(tmp_path: Path, en
 
 
 @pytest.mark.slow
-def test_a_column_that_is_no_utf_8_is_told_with_its_file(tmp_path: Path) -> None:
+def test_column_without_utf_8_refused_with_file(tmp_path: Path) -> None:
     ends = pa.array([0, 1], pa.int32()).buffers()[1]
     text = pa.StringArray.from_buffers(1, ends, pa.py_buffer(b"\xff"))
     parquet.write_table(pa.table({"text": text}), tmp_path / "a.parquet")
@@ -104,7 +104,7 @@ def test_malformed_line_in_span_is_reported_with_byte_offset(tmp_path: Path) -> 
         list(rows_of(str(path), "text"))
 
 
-def test_a_file_that_cannot_be_opened_is_told_with_its_place(tmp_path: Path) -> None:
+def test_unreadable_file_refused_with_place(tmp_path: Path) -> None:
     for name, span, place in (
         ("a.jsonl", WHOLE, "line 0"),
         ("a.jsonl", Span(10), "line at byte 10"),
@@ -129,7 +129,7 @@ def test_parquet_spans_yield_each_row_once_with_file_row_number(
     assert at > 50 or max(map(len, found)) <= group, "a group has more bytes"
 
 
-def test_groups_of_rows_that_lie_in_another_order_keep_theirs() -> None:
+def test_row_groups_out_of_order_keep_their_rows() -> None:
     """The format allows this order, but no writer in the test environment makes it."""
     pages = [4, 900, 500, 1000]
     groups = [
@@ -145,5 +145,5 @@ def test_groups_of_rows_that_lie_in_another_order_keep_theirs() -> None:
 
 
 @pytest.mark.parametrize("name", ["a.jsonl.gz", "a.jsonl.zst", "a.json"])
-def test_what_can_be_read_from_its_beginning_only_is_read_whole(name: str) -> None:
+def test_compressed_file_is_one_span(name: str) -> None:
     assert spans_of(name, 10**12, 1) == [WHOLE]

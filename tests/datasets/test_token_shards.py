@@ -22,7 +22,7 @@ def batches(*lengths: int) -> Iterator[list[dict[str, Any]]]:
         at += length
 
 
-def test_a_shard_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+def test_shard_is_read_as_written(tmp_path: Path) -> None:
     written = write_shard(str(tmp_path), "k", FIELDS, batches(2, 0, 3))
     found = finished_shards(str(tmp_path), ["k"])
     assert found == {"k": written}
@@ -34,12 +34,12 @@ def test_a_shard_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     assert written.values(1, kinds, 1, 5).tolist() == [0.5, 2.0, 2.5, 3.0]
 
 
-def test_a_file_without_documents_has_a_shard_too(tmp_path: Path) -> None:
+def test_file_without_documents_has_empty_shard(tmp_path: Path) -> None:
     assert write_shard(str(tmp_path), "k", FIELDS, batches()).counts == (0, 0)
     assert finished_shards(str(tmp_path), ["k"])["k"].documents == 0
 
 
-def test_of_a_file_that_breaks_off_nothing_is_seen(tmp_path: Path) -> None:
+def test_shard_of_failed_read_is_not_visible(tmp_path: Path) -> None:
     def broken() -> Iterator[list[dict[str, Any]]]:
         yield from batches(2)
         raise ValueError("cut")
@@ -59,12 +59,12 @@ def test_finished_shards_prunes_unwanted_with_one_listing(gcs: LocalCloudStorage
     assert finished_shards(gs_folder, [f"k{number}" for number in range(20)]).keys() == {"k1"}
 
 
-def test_a_folder_that_is_not_there_holds_none(tmp_path: Path) -> None:
+def test_missing_folder_has_no_shards(tmp_path: Path) -> None:
     assert finished_shards(str(tmp_path / "no"), ["k"]) == {}
 
 
 @pytest.mark.parametrize("name", ["k.1.1.tokens.01234567.part", "k.1.tokens", "k.a.1.tokens", "k.1.1.other"])
-def test_what_is_no_shard_is_removed(tmp_path: Path, name: str) -> None:
+def test_leftovers_in_shard_folder_are_removed(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("")
     assert finished_shards(str(tmp_path), ["k"]) == {}
     assert list(tmp_path.iterdir()) == []

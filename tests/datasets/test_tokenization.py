@@ -6,7 +6,7 @@ import gzip
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -81,9 +81,7 @@ def levanters(path: Path, files: list[str], format: Any, tokenizer: Path) -> str
 
 
 @pytest.mark.parametrize(("tokenizer", "span_bytes"), [("begin", SPAN_BYTES), ("end", 200)])
-def test_texts_become_the_cache_that_levanter_makes_of_them(
-    root: Path, texts: list[str], tokenizer: str, span_bytes: int
-) -> None:
+def test_text_cache_matches_levanter(root: Path, texts: list[str], tokenizer: str, span_bytes: int) -> None:
     from levanter.data.text import TextLmDatasetFormat
 
     ours = tokenize(config(root, texts, f"ours-{tokenizer}", tokenizer), span_bytes=span_bytes)
@@ -131,12 +129,9 @@ def test_chat_cache_matches_levanter_including_masks(root: Path) -> None:
 @pytest.mark.parametrize(
     ("turns", "message"),
     [
-        (
-            [{"role": "user", "content": "u"}],
-            "chats.jsonl line 2 does not fit the format: Chat did not contain an assist",
-        ),
-        ([{"role": "odd", "content": "u"}], "chats.jsonl line 2 does not fit the format: no such role"),
-        (None, "chats.jsonl line 2 does not fit the format: "),
+        ([{"role": "user", "content": "u"}], "Chat did not contain an assist"),
+        ([{"role": "odd", "content": "u"}], "no such role"),
+        (None, ""),
     ],
 )
 def test_chat_not_matching_format_is_refused_with_line(root: Path, turns: Any, message: str) -> None:
@@ -145,12 +140,12 @@ def test_chat_not_matching_format_is_refused_with_line(root: Path, turns: Any, m
     strict = "{% for message in messages if message.role == 'odd' %}{{ raise_exception('no such role') }}{% endfor %}"
     good = [{"role": "assistant", "content": "a"}]
     files = path_of(root, "chats.jsonl", lines([good, turns], "messages"))
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"chats.jsonl line 2 does not fit the format: {message}"):
         tokenize(config(root, files, "odd-chats", format=ChatLmDatasetFormat(chat_template=strict + TEMPLATE)))
 
 
 @pytest.mark.parametrize("code", ["''.__class__.__mro__", "cycler.__init__.__globals__.os.getcwd()"])
-def test_a_template_runs_no_code(root: Path, code: str) -> None:
+def test_template_cannot_run_code(root: Path, code: str) -> None:
     from levanter.data.text import ChatLmDatasetFormat
 
     files = path_of(root, "chats.jsonl", lines([[{"role": "assistant", "content": "a"}]], "messages"))
@@ -195,8 +190,8 @@ class Attempts:
             with pytest.raises(ValueError, match=error):
                 tokenize(given)
         begin = f"tokenizes {self.folder}/"
-        told = self._capsys.readouterr().out.splitlines()
-        return "".join(line.removeprefix(begin).removesuffix(".jsonl") for line in told if line.startswith(begin))
+        printed = self._capsys.readouterr().out.splitlines()
+        return "".join(line.removeprefix(begin).removesuffix(".jsonl") for line in printed if line.startswith(begin))
 
 
 @pytest.fixture
@@ -227,7 +222,7 @@ def test_next_attempt_reuses_finished_shards_and_finished_cache(attempts: Attemp
     [{"tokenizer": "begin"}, {"text_key": "other"}, {}],
     ids=["another tokenizer", "another format", "another state of a file"],
 )
-def test_what_was_made_of_something_else_is_not_taken(attempts: Attempts, change: dict[str, Any]) -> None:
+def test_shards_of_other_settings_or_files_not_reused(attempts: Attempts, change: dict[str, Any]) -> None:
     shards = attempts.folder / "out/shards/train"
     before = set(shards.iterdir())
     both = [json.dumps({"text": "longer", "other": "o"}).encode() + b"\n"]
@@ -272,7 +267,7 @@ def test_overwritten_cache_is_not_mistaken_for_recorded_one(
     assert attempts.tokenized() == "a"
 
 
-def test_a_split_of_which_nothing_is_written_down_is_made_again(root: Path, tmp_path: Path) -> None:
+def test_split_without_record_is_made_again(root: Path, tmp_path: Path) -> None:
     """A kill ended an attempt at other training files between its record and the state."""
     for name in "ab":
         (tmp_path / f"{name}.jsonl").write_bytes(lines([name]))
@@ -285,7 +280,7 @@ def test_a_split_of_which_nothing_is_written_down_is_made_again(root: Path, tmp_
     assert tokenize(both) == made and record.read_bytes() == whole
 
 
-def test_of_a_large_file_a_next_attempt_repeats_no_finished_span(
+def test_next_attempt_reuses_finished_spans_of_large_file(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "a.jsonl"
@@ -302,16 +297,16 @@ def test_of_a_large_file_a_next_attempt_repeats_no_finished_span(
     os.utime(file, ns=(kept.st_atime_ns, kept.st_mtime_ns))
     capsys.readouterr()
     assert tokenize(given, span_bytes=at)["validation_documents"] == 20
-    told = capsys.readouterr().out.splitlines()
-    assert told[0] == f"Tokenizing 1 files of {4 * at} bytes; 0 files and {2 * at} bytes are already done."
-    assert [line for line in told if line.startswith("tokenizes")] == [
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == f"Tokenizing 1 files of {4 * at} bytes; 0 files and {2 * at} bytes are already done."
+    assert [line for line in printed if line.startswith("tokenizes")] == [
         f"tokenizes {file} after byte {2 * at:,}",
         f"tokenizes {file} after byte {3 * at:,}",
     ]
-    assert any(line.startswith("tokenized 1 of 1 files, ") for line in told)
+    assert any(line.startswith("tokenized 1 of 1 files, ") for line in printed)
 
 
-def test_leftovers_that_are_half_written_are_removed(attempts: Attempts) -> None:
+def test_half_written_leftovers_are_removed(attempts: Attempts) -> None:
     half = attempts.folder / "out/shards/train" / "x.1.1.tokens.01234567.part"
     half.write_bytes(b"half")
     assert attempts.tokenized(r"line 2") == "c"
@@ -326,100 +321,67 @@ def path_of(root: Path, name: str, content: bytes) -> list[str]:
     return [str(path)]
 
 
-REFUSED: dict[str, tuple[Callable[[Path], dict[str, Any]], str]] = {
-    "nothing there": (lambda root: {"train_paths": [str(root / "no")]}, "train_paths: there is nothing at .*/no"),
-    "a folder without texts": (
-        lambda root: {"train_paths": [str(Path(path_of(root, ".a.jsonl", b"")[0]).parent)]},
-        "train_paths: .*/bad holds no file that can be tokenized",
-    ),
-    "no paths": (lambda root: {"train_paths": []}, "train_paths and validation_paths are empty"),
-    "a path and no list": (lambda root: {"train_paths": "/x"}, "train_paths='/x': give a list"),
-    "an unknown ending": (
-        lambda root: {"train_paths": path_of(root, "a.txt", b"a")},
-        r"train_paths: .*/a.txt has an unknown ending: there are \.jsonl, ",
-    ),
-    "a file twice": (
-        lambda root: {"train_paths": path_of(root, "a.jsonl", b"") * 2},
-        "train_paths: .*/a.jsonl is listed twice",
-    ),
-    "test data": (
-        lambda root: {"train_paths": path_of(root, "my_test_set.jsonl", b"")},
-        "train_paths: .*/my_test_set.jsonl looks like test data .*allow_test_in_train=True",
-    ),
-    "validation data in a folder": (
-        lambda root: {"train_paths": [str(Path(path_of(root, "validation.jsonl", b"")[0]).parent)]},
-        "validation.jsonl looks like test data",
-    ),
-    "no end": (
-        lambda root: {"train_paths": path_of(root, "a.jsonl", lines(["a"])), "tokenizer": str(root / "endless")},
-        "tokenizer='.*/endless' has no end-of-text token",
-    ),
-    "no tokenizer": (
-        lambda root: {"train_paths": path_of(root, "a.jsonl", lines(["a"])), "tokenizer": str(root / "no")},
-        "no tokenizer under tokenizer .*/no",
-    ),
-    "no such name": (
-        lambda root: {"train_paths": path_of(root, "a.jsonl", lines(["a"])), "tokenizer": "nobody/nothing"},
-        "tokenizer='nobody/nothing' is no folder, and this host has no copy .* none is fetched here",
-    ),
-    "no text": (
-        lambda root: {"train_paths": path_of(root, "b.jsonl", lines(["a"]) + lines(["b"], "content"))},
+REFUSED_FILES: list[tuple[str, bytes, str]] = [
+    ("a.txt", b"a", r"train_paths: .*/a.txt has an unknown ending: there are \.jsonl, "),
+    ("my_test_set.jsonl", b"", "train_paths: .*/my_test_set.jsonl looks like test data .*allow_test_in_train=True"),
+    (
+        "b.jsonl",
+        lines(["a"]) + lines(["b"], "content"),
         r"/b.jsonl line 2 has no 'text': it has 'id', 'content'. Give its format's text_key.",
     ),
-    "no text but a number": (
-        lambda root: {"train_paths": path_of(root, "b.jsonl", lines(["a", 1]))},
-        "/b.jsonl line 2 has a 'text' that is no text but a int",
+    ("b.jsonl", lines(["a", 1]), "/b.jsonl line 2 has a 'text' that is no text but a int"),
+    ("b.jsonl", b'{"text": "\\ud800"}\n', "/b.jsonl line 1 does not fit the format: "),
+    ("b.jsonl", b"\n[1]\n", "/b.jsonl line 2 is no object but a list"),
+    ("b.jsonl", b'{"text": "\xff"}\n', "/b.jsonl line 1 is malformed"),
+    ("b.jsonl", b'{"text": ' + b"[" * 100_000, "/b.jsonl line 1 is malformed: maximum recursion depth"),
+    ("b.jsonl.gz", gzip.compress(lines(["a"] * 9))[:-9], "/b.jsonl.gz cannot be read on after line "),
+    ("b.jsonl.zst", b"no archive", "/b.jsonl.zst cannot be read on after line 0"),
+    ("b.parquet", b"PAR1", "/b.parquet cannot be read on after row 0"),
+]
+GOOD = ["ROOT/texts/a.parquet"]
+REFUSED_SETTINGS: list[tuple[dict[str, Any], str]] = [
+    ({"train_paths": ["ROOT/no"]}, "train_paths: there is nothing at .*/no"),
+    ({"train_paths": ["ROOT/hidden"]}, "train_paths: .*/hidden holds no file that can be tokenized"),
+    ({"train_paths": ["ROOT/held"]}, "validation.jsonl looks like test data"),
+    ({"train_paths": []}, "train_paths and validation_paths are empty"),
+    ({"train_paths": "/x"}, "train_paths='/x': give a list"),
+    ({"train_paths": GOOD * 2}, "train_paths: .*/a.parquet is listed twice"),
+    ({"tokenizer": "ROOT/endless"}, "tokenizer='.*/endless' has no end-of-text token"),
+    ({"tokenizer": "ROOT/no"}, "no tokenizer under tokenizer .*/no"),
+    (
+        {"tokenizer": "nobody/nothing"},
+        "'nobody/nothing' is no folder, and this host has no copy .* none is fetched",
     ),
-    "no text that can be written": (
-        lambda root: {"train_paths": path_of(root, "b.jsonl", b'{"text": "\\ud800"}\n')},
-        "/b.jsonl line 1 does not fit the format: ",
-    ),
-    "no object": (
-        lambda root: {"train_paths": path_of(root, "b.jsonl", b"\n[1]\n")},
-        "/b.jsonl line 2 is no object but a list",
-    ),
-    "no UTF-8": (
-        lambda root: {"train_paths": path_of(root, "b.jsonl", b'{"text": "\xff"}\n')},
-        "/b.jsonl line 1 is malformed",
-    ),
-    "brackets without end": (
-        lambda root: {"train_paths": path_of(root, "b.jsonl", b'{"text": ' + b"[" * 100_000)},
-        "/b.jsonl line 1 is malformed: maximum recursion depth",
-    ),
-    "a cut archive": (
-        lambda root: {"train_paths": path_of(root, "b.jsonl.gz", gzip.compress(lines(["a"] * 9))[:-9])},
-        "/b.jsonl.gz cannot be read on after line ",
-    ),
-    "no archive": (
-        lambda root: {"train_paths": path_of(root, "b.jsonl.zst", b"no archive")},
-        "/b.jsonl.zst cannot be read on after line 0",
-    ),
-    "no column": (
-        lambda root: {"train_paths": [str(root / "texts/a.parquet")], "text_key": "content"},
-        "/a.parquet row 1 has no 'content': its columns are 'number', 'text'",
-    ),
-    "no Parquet": (
-        lambda root: {"train_paths": path_of(root, "b.parquet", b"PAR1")},
-        "/b.parquet cannot be read on after row 0",
-    ),
-    "no count": (
-        lambda root: {"train_paths": path_of(root, "a.jsonl", lines(["a"])), "sample_count": 0},
-        "sample_count=0: give a whole number of at least 1, or None",
-    ),
-    "no format": (
-        lambda root: {"train_paths": path_of(root, "b.jsonl", lines(["a"])), "format": SimpleNamespace()},
-        "format is a SimpleNamespace: give one of Levanter's",
-    ),
-}
+    ({"text_key": "content"}, "/a.parquet row 1 has no 'content': its columns are 'number', 'text'"),
+    ({"sample_count": 0}, "sample_count=0: give a whole number of at least 1, or None"),
+    ({"format": SimpleNamespace()}, "format is a SimpleNamespace: give one of Levanter's"),
+]
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_untokenizable_input_is_refused_with_field_or_line(root: Path, texts: list[str], case: str) -> None:
-    make, message = REFUSED[case]
-    given = {"tokenizer": str(root / "end"), "cache_path": str(root / "refused"), "validation_paths": []} | make(root)
-    given = {"format": None, "allow_test_in_train": False} | given
+@pytest.mark.parametrize(("name", "content", "message"), REFUSED_FILES)
+def test_untokenizable_file_is_refused_with_line(root: Path, name: str, content: bytes, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        tokenize(SimpleNamespace(**given))
+        tokenize(config(root, path_of(root, name, content), "refused"))
+
+
+@pytest.mark.parametrize(("settings", "message"), REFUSED_SETTINGS)
+def test_invalid_settings_are_refused_with_field(
+    root: Path, texts: list[str], settings: dict[str, Any], message: str
+) -> None:
+    for file in (root / "hidden/.a.jsonl", root / "held/validation.jsonl"):
+        file.parent.mkdir(exist_ok=True)
+        file.touch()
+    given = {"train_paths": GOOD, "validation_paths": [], "tokenizer": "ROOT/end", "cache_path": "ROOT/refused"}
+    given |= {"format": None, "allow_test_in_train": False} | settings
+    with pytest.raises(ValueError, match=message):
+        tokenize(SimpleNamespace(**{name: at(root, value) for name, value in given.items()}))
+
+
+def at(root: Path, value: Any) -> Any:
+    """Replace ``ROOT`` in a text or a list of texts."""
+    if isinstance(value, list):
+        return [at(root, each) for each in value]
+    return value.replace("ROOT", str(root)) if isinstance(value, str) else value
 
 
 def test_invalid_input_is_found_before_any_output_is_written(root: Path) -> None:
@@ -431,13 +393,13 @@ def test_invalid_input_is_found_before_any_output_is_written(root: Path) -> None
     assert not (root / "untouched").exists()
 
 
-def test_test_data_may_be_allowed_and_is_told(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_allowed_test_data_is_reported(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = path_of(root, "a_test_b.jsonl", lines(["a"]))
     assert tokenize(config(root, files, "allowed", allow_test_in_train=True))["train_documents"] == 1
     assert "a_test_b.jsonl looks like test data ('test' or 'validation'), which is allowed" in capsys.readouterr().out
 
 
-def test_a_data_set_of_the_hub_is_refused_with_what_to_do(root: Path) -> None:
-    asked = SimpleNamespace(id="a/b", name=None, cache_path=str(root / "hub"), tokenizer=str(root / "end"), format=None)
+def test_hub_data_set_refused_with_next_step(root: Path) -> None:
+    given = SimpleNamespace(id="a/b", name=None, cache_path=str(root / "hub"), tokenizer=str(root / "end"), format=None)
     with pytest.raises(ValueError, match=r"id='a/b': .*default_download"):
-        tokenize(asked)
+        tokenize(given)

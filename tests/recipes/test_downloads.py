@@ -38,11 +38,9 @@ def test_only_name_counts_in_hub_download_version_as_in_marin() -> None:
     assert counted["config"] == {"revision": COMMIT}
 
 
-def test_addresses_and_checksums_count_in_a_download_of_files() -> None:
-    assert version(download("raw/x", [URL], sha256={URL: "0" * 64}))["config"] == {
-        "urls": [URL],
-        "sha256": {URL: "0" * 64},
-    }
+def test_version_of_file_download_covers_urls_and_checksums() -> None:
+    given: Any = {"urls": [URL], "sha256": {URL: "0" * 64}}
+    assert version(download("raw/x", **given))["config"] == given
 
 
 @pytest.mark.parametrize(
@@ -58,10 +56,7 @@ def test_addresses_and_checksums_count_in_a_download_of_files() -> None:
         (lambda: download("raw/x", ["https://a.example/"]), "names the file ''"),
         (lambda: download("raw/x", ["https://a.example/%2e%2e"]), "no path below"),
         (lambda: download("raw/x", ["https://a.example/.attempts"]), "begins with a dot"),
-        (
-            lambda: download("raw/x", ["https://me:pass@a.example/x"]),
-            "an address at a.example holds a name or a pass",
-        ),
+        (lambda: download("raw/x", ["https://me:pass@a.example/x"]), "an address at a.example holds a name or a"),
         (lambda: download("raw/x", ["ftp://a.example/x"]), "ftp://a.example/x' has an unknown scheme"),
         (lambda: download("raw/x", ["x.txt"]), "'x.txt' has an unknown scheme"),
     ],
@@ -88,20 +83,20 @@ def test_download_retry_fetches_only_missing_files(hub: HubServer, tmp_path: Pat
         done = subprocess.run(command, cwd=tmp_path, env=os.environ, capture_output=True, text=True, check=False)
         return done.returncode, done.stdout + done.stderr
 
-    def refused_once_the_other_is_there(handler: Handler, _: bytes) -> None:
+    def refuse_after_other_file(handler: Handler, _: bytes) -> None:
         until(lambda: list(tmp_path.glob("outputs/raw/*/data/a.jsonl")), "the other file")
         handler.answer(b"", 404)
 
-    hub.fail("b.jsonl", refused_once_the_other_is_there)
-    code, told = run()
+    hub.fail("b.jsonl", refuse_after_other_file)
+    code, printed = run()
     assert code != 0
-    assert "b.jsonl answered 404: is it there?" in told
-    code, told = run()
-    assert code == 0, told
+    assert "b.jsonl answered 404: is it there?" in printed
+    code, printed = run()
+    assert code == 0, printed
     [output] = (tmp_path / "outputs" / "raw").iterdir()
     for name in ("a.jsonl", "b.jsonl"):
         assert (output / "data" / name).read_bytes() == hub.files[f"data/{name}"]
-    assert hub.asked[f"/datasets/{REPO}/resolve/{COMMIT}/data/a.jsonl"] == 1, "had by the first attempt, and kept"
+    assert hub.asked[f"/datasets/{REPO}/resolve/{COMMIT}/data/a.jsonl"] == 1, "copied by the first attempt"
     assert json.loads((output / ".artifact.json").read_text())["commit"] == COMMIT
-    assert TOKEN not in told
+    assert TOKEN not in printed
     assert not any(TOKEN.encode() in file.read_bytes() for file in output.rglob("*") if file.is_file())

@@ -98,7 +98,7 @@ def resolved(step: ExecutorStep) -> ResolvedStep:
 
 
 @pytest.mark.parametrize(("made", "fn", "config"), WRITTEN_OUT, ids=lambda value: getattr(value, "name", ""))
-def test_a_step_is_the_one_that_a_person_would_write_out(made: ExecutorStep, fn: Any, config: Any) -> None:
+def test_step_equals_explicit_step(made: ExecutorStep, fn: Any, config: Any) -> None:
     written = ExecutorStep(made.name, fn, config)
     assert made.fn is fn
     assert (resolved(made).version, resolved(made).config) == (resolved(written).version, resolved(written).config)
@@ -137,7 +137,7 @@ def test_nightly_pipeline_versions_match_explicit_configs() -> None:
         (evaluate("a", TRAINED), evaluate("a", TRAINED, tokens="gs://one")),
     ],
 )
-def test_inputs_and_settings_that_are_given_count(one: ExecutorStep, other: ExecutorStep) -> None:
+def test_version_covers_inputs_and_settings(one: ExecutorStep, other: ExecutorStep) -> None:
     assert resolved(one).hash != resolved(other).hash
 
 
@@ -151,7 +151,7 @@ def test_inputs_and_settings_that_are_given_count(one: ExecutorStep, other: Exec
         (report("a", EVALUATED), report("a", EVALUATED, title="Mine")),
     ],
 )
-def test_measuring_saving_and_placing_do_not_count(one: ExecutorStep, other: ExecutorStep) -> None:
+def test_version_omits_measuring_saving_and_placement(one: ExecutorStep, other: ExecutorStep) -> None:
     assert resolved(one).hash == resolved(other).hash
 
 
@@ -163,7 +163,7 @@ def test_relative_text_path_resolved_below_prefix() -> None:
             assert resolved(make("a", TOKENS, initialize_from=given)).config.initialize_from == read
 
 
-def test_an_evaluation_is_of_the_model_that_was_trained() -> None:
+def test_evaluation_takes_inputs_and_model_of_training() -> None:
     model = lazy("levanter.models.llama:LlamaConfig", num_layers=2)
     trained = train("a", TOKENS / "corpus", model, tokenizer=TOKENIZER, seq_len=32)
     config = evaluate("b", trained).config
@@ -174,14 +174,14 @@ def test_an_evaluation_is_of_the_model_that_was_trained() -> None:
     assert evaluate("b", output_path_of(trained)).config == config
 
 
-def test_what_no_step_says_can_be_said() -> None:
+def test_evaluation_and_report_of_paths_take_arguments() -> None:
     config = evaluate("b", "gs://trained", tokens="gs://tokens", tokenizer=TOKENIZER, model="tiny", seq_len=8).config
     assert config.train_path == InputName.hardcoded("gs://trained")
     assert (config.cache_path, config.tokenizer_path) == (InputName.hardcoded("gs://tokens"), _tokenizer)
     assert report("c", "gs://evaluated", trained="gs://trained").config.train_path == config.train_path
 
 
-def test_the_step_is_ready_to_run() -> None:
+def test_step_takes_resources_secrets_and_description() -> None:
     step = train("a", TOKENS, resources=TpuSlice("v4-16"), secrets={"WANDB_API_KEY": "env:KEY"}, cluster="far")
     assert (step.resources, step.cluster, step.secrets) == (TpuSlice("v4-16"), "far", {"WANDB_API_KEY": "env:KEY"})
     assert tuple(step.resumable) == RESUMABLE
@@ -193,7 +193,6 @@ def test_the_step_is_ready_to_run() -> None:
     ("make", "message"),
     [
         (lambda: clean("a", RAW, min_char=3), r"clean\(min_char=...\) is no field of CleanAndShardConfig; did you"),
-        (lambda: clean("a", RAW, input_path="x"), r"clean\(input_path=...\) is no field"),
         (lambda: clean("a", RAW, resource=TpuSlice("v4-16")), "did you mean resources"),
         (lambda: train("a", TOKENS, levanter={"hf_save_steps": 10}), "'hf_save_steps'. is not taken"),
         (lambda: train("a", TOKENS, levanter={"optimizer": lazy("m:Adam")}), "whose class would not count in the vers"),
@@ -203,42 +202,22 @@ def test_the_step_is_ready_to_run() -> None:
             lambda: train_of("a", TOKENS, "tiny", batch_size=8),
             "^Step 'a': train has no default for num_train_steps, learning_rate, seq_len: give a value for each.$",
         ),
-        (
-            lambda: evaluate("a", "gs://x", tokens=TOKENS, tokenizer=TOKENIZER, model="tiny"),
-            "^Step 'a': evaluate has no default for seq_len: give a value for each.$",
-        ),
         (lambda: evaluate("a", "gs://x"), "tokens is missing: what is evaluated is no step of train"),
         (lambda: evaluate("a", "gs://x", tokens=TOKENS, tokenizer=TOKENIZER), "model is missing"),
         (lambda: report("a", "gs://x"), "trained is missing"),
         (lambda: clean("a", None), "documents is None, which is no input: give a step"),
-        (lambda: clean("a", ["raw"]), r"documents is \['raw'\], which is no input"),
         (lambda: tokenize("a", CLEANED, 5), "tokenizer is 5, which is no input"),
         (lambda: tokenize("a", CLEANED, TOKENIZER, vocab_size=3), "the fields are description"),
         (lambda: train("a", TOKENS, "huge"), "^Step 'a': model_size='huge': give one of tiny, small, 125m"),
         (lambda: train("a", TOKENS, versioned("huge")), "model_size=.*'huge'.*: give one of tiny, small, 125m"),
         (lambda: train("a", TOKENS, versioned(5)), "which is no model"),
         (lambda: train("a", TOKENS, TOKENIZER), r"model is ExecutorStep\('tokenizer'\), which is no model"),
-        (
-            lambda: train("a", TOKENS, llama("llama_150m")),
-            "^Step 'a': model is a LlamaConfig of Marin's, which only",
-        ),
-        (
-            lambda: train("a", TOKENS, sized(num_layers=0)),
-            "^Step 'a': model.num_layers=0: give a whole number",
-        ),
-        (
-            lambda: train("a", TOKENS, sized(hidden_dim=versioned(-8))),
-            "model.hidden_dim=-8: give a whole number",
-        ),
+        (lambda: train("a", TOKENS, llama("llama_150m")), "^Step 'a': model is a LlamaConfig of Marin's, which only"),
+        (lambda: train("a", TOKENS, sized(num_layers=0)), "^Step 'a': model.num_layers=0: give a whole number"),
+        (lambda: train("a", TOKENS, sized(hidden_dim=versioned(-8))), "model.hidden_dim=-8: give a whole number"),
         (lambda: train("a", TOKENS, sized(head_dim=0)), "model.head_dim=0: give a whole number of at least 1, or None"),
-        (
-            lambda: train("a", TOKENS, sized(max_seq_len=64)),
-            "^Step 'a': seq_len=128 is longer than the model's context, max_seq_len=64.$",
-        ),
-        (
-            lambda: evaluate("a", train("b", TOKENS, sized(max_seq_len=128)), seq_len=256),
-            "^Step 'a': seq_len=256 is longer than the model's context, max_seq_len=128.$",
-        ),
+        (lambda: train("a", TOKENS, sized(max_seq_len=64)), "'a': seq_len=128 is longer than .*, max_seq_len=64.$"),
+        (lambda: evaluate("a", train("b", TOKENS, sized(max_seq_len=128)), seq_len=256), "seq_len=256 is longer than"),
         (lambda: train("a", TOKENS, model_size="small"), "train fills it in from its arguments"),
         (lambda: train("a", TOKENS, levanter=run_param("levanter")), "is no mapping of settings, such as"),
         (lambda: train("a", TOKENS, resources="v4-16"), "Step 'a': resources must be .* but is 'v4-16'"),
@@ -254,21 +233,11 @@ def test_the_step_is_ready_to_run() -> None:
         (lambda: train("a", TOKENS, tensorboard="no"), "^Step 'a': tensorboard='no': give True or False"),
         (lambda: evaluate("a", TRAINED, prompt=""), "^Step 'a': prompt='': give a text of at least one character"),
         (lambda: evaluate("a", TRAINED, seq_len=1), "^Step 'a': seq_len=1: give a whole number of at least 2"),
-        (lambda: report("a", EVALUATED, title=5), "^Step 'a': title=5: give a text"),
-        (
-            lambda: train_tokenizer("a", TOKENS),
-            "^Step 'a': documents is step 'tokens', which makes a token cache and not",
-        ),
-        (
-            lambda: tokenize("a", TOKENIZER, CLEANED),
-            "documents is step 'tokenizer', which makes a tokenizer and not docu",
-        ),
+        (lambda: train_tokenizer("a", TOKENS), "^Step 'a': documents is step 'tokens', which makes a token cache and"),
+        (lambda: tokenize("a", TOKENIZER, CLEANED), "documents is step 'tokenizer', which makes a tokenizer and not"),
         (lambda: tokenize("a", CLEANED, output_path_of(CLEANED)), "tokenizer is step 'clean', which makes documents"),
         (lambda: train("a", CLEANED), "^Step 'a': tokens is step 'clean', which makes documents and not a token cache"),
-        (
-            lambda: train("a", mirrored(CLEANED / "train"), tokenizer=mirrored(output_path_of(TOKENS))),
-            "tokenizer is step",
-        ),
+        (lambda: train("a", mirrored(RAW / "x"), tokenizer=mirrored(output_path_of(TOKENS))), "tokenizer is step"),
         *(
             (partial(make, "a", TOKENS, initialize_from=CLEANED), "^Step 'a': initialize_from is step 'clean', which")
             for make in (train, in_a_mixture)
@@ -278,20 +247,20 @@ def test_the_step_is_ready_to_run() -> None:
         (lambda: report("a", TRAINED), "evaluated is step 'train', which makes a trained model and not an evaluation"),
     ],
 )
-def test_it_refuses_what_it_does_not_know(make: Callable[[], ExecutorStep], message: str) -> None:
+def test_invalid_arguments_refused_at_step_creation(make: Callable[[], ExecutorStep], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
 
 
 @pytest.mark.parametrize("config", [config for _, _, config in WRITTEN_OUT], ids=lambda config: type(config).__name__)
-def test_no_field_of_a_config_takes_just_anything(config: Any) -> None:
+def test_every_config_field_refuses_arbitrary_object(config: Any) -> None:
     for field in dataclasses.fields(config):
         if field.name != "model":  # only the cluster, which has Levanter, checks the model
             with pytest.raises(ValueError, match=f"^{field.name}=<object object at .*: give "):
                 dataclasses.replace(config, **{field.name: object()})
 
 
-def test_what_may_be_any_file_of_an_output_is_no_wrong_input() -> None:
+def test_file_of_any_output_is_accepted_as_input() -> None:
     assert train("a", TOKENS / "corpus", tokenizer=TRAINED / "hf").config.tokenizer_path == TRAINED / "hf"
     assert tokenize("a", EVALUATED / "samples", TOKENIZER).config.input_path == EVALUATED / "samples"
 
@@ -300,7 +269,5 @@ def test_run_values_allowed_in_every_setting_checked_by_plan() -> None:
     step = train("a", TOKENS, num_train_steps=run_param("steps"), seed=run_param("steps"), tensorboard=run_param("on"))
     resolve([step], "gs://bucket", ParseTimeValues(frozenset({"steps", "on"})))
     resolve([step], "gs://bucket", RunValues(params={"steps": 3, "on": True}))
-    with pytest.raises(
-        StepConfigError, match="Step 'a': config .LmTrainConfig.: num_train_steps=0: give a whole number"
-    ):
+    with pytest.raises(StepConfigError, match="Step 'a': config .LmTrainConfig.: num_train_steps=0: give"):
         resolve([step], "gs://bucket", RunValues(params={"steps": 0, "on": True}))

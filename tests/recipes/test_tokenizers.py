@@ -51,7 +51,7 @@ def test_a_folder_with_a_file_more_is_not_used(cloud: LocalCloudStorage) -> None
     assert "chat_template.jinja" not in contents(local_tokenizer("gs://bucket/f"))
 
 
-def test_the_weights_beside_a_tokenizer_are_not_read(cloud: LocalCloudStorage) -> None:
+def test_weights_beside_tokenizer_are_not_read(cloud: LocalCloudStorage) -> None:
     write("gs://bucket/model")
     for name in ("model.safetensors", "original/tokenizer.json"):
         with fsspec.open(f"gs://bucket/model/{name}", "wb") as file:
@@ -59,17 +59,17 @@ def test_the_weights_beside_a_tokenizer_are_not_read(cloud: LocalCloudStorage) -
     assert contents(local_tokenizer("gs://bucket/model")) == FILES
 
 
-def test_no_half_written_folder_is_left(cloud: LocalCloudStorage, temporary: Path) -> None:
+def test_tokenizer_copy_leaves_no_temporary_folder(cloud: LocalCloudStorage, temporary: Path) -> None:
     first = local_tokenizer(write("gs://bucket/e"))
     assert [str(path) for path in temporary.iterdir()] == [first]
 
 
-def test_a_local_tokenizer_is_used_where_it_is(temporary: Path) -> None:
+def test_local_tokenizer_is_used_in_place(temporary: Path) -> None:
     path = temporary / "mine"
     path.mkdir()
     assert local_tokenizer(write(str(path))) == str(path)
 
 
-def test_a_folder_without_a_tokenizer_is_refused(temporary: Path) -> None:
+def test_folder_without_tokenizer_is_refused(temporary: Path) -> None:
     with pytest.raises(ValueError, match="There is no tokenizer under tokenizer_path .*tokenizer.json is missing"):
         local_tokenizer(str(temporary))

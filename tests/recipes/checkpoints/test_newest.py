@@ -48,7 +48,7 @@ def complete(root: str, step: int, said: Any = None) -> str:
         ("metadata.json", b"{ }", None),
     ],
 )
-def test_a_file_that_was_lost_cut_or_changed_is_named(
+def test_missing_cut_or_changed_file_is_named(
     root: str, name: str, content: bytes | None, sentence: str | None
 ) -> None:
     checkpoint = made(root)
@@ -58,7 +58,7 @@ def test_a_file_that_was_lost_cut_or_changed_is_named(
     assert damage(checkpoint) == sentence
 
 
-def test_a_checkpoint_without_a_list_is_sound_when_it_has_data(tmp_path: Path) -> None:
+def test_checkpoint_without_file_list_needs_data(tmp_path: Path) -> None:
     checkpoint = made(str(tmp_path))
     (tmp_path / "step-3/files.json").unlink()
     assert damage(checkpoint) is None
@@ -79,7 +79,7 @@ def test_cloud_storage_reads_no_data_to_find_damage(cloud: LocalCloudStorage) ->
     assert cloud.requests["read"] == 1  # the list itself
 
 
-def test_a_removed_checkpoint_is_gone(root: str) -> None:
+def test_removal_of_checkpoint_is_idempotent(root: str) -> None:
     checkpoint = made(root)
     remove_checkpoint(checkpoint)
     fs, path = fsspec.core.url_to_fs(checkpoint)

@@ -17,9 +17,7 @@ from tradewind.recipes.checkpoints.saving import NEVER, checkpointer_config, che
 
 
 @pytest.mark.slow
-def test_a_checkpoint_is_complete_only_once_its_files_are_listed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpoint_complete_only_after_file_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import jax.numpy
     import levanter.checkpoint
     from levanter.tracker import NoopTracker, current_tracker

@@ -27,7 +27,7 @@ def file(root: str) -> InitialCheckpointFile:
     return InitialCheckpointFile.of_begin(f"{root}/mine/checkpoints")
 
 
-def test_what_was_taken_stays_though_a_newer_one_comes(root: str, file: InitialCheckpointFile) -> None:
+def test_initial_checkpoint_kept_when_newer_one_appears(root: str, file: InitialCheckpointFile) -> None:
     given = f"{root}/other"
     first = complete(given, 3)
     file.write(InitialCheckpoint(given, found(file, given)))
@@ -36,7 +36,7 @@ def test_what_was_taken_stays_though_a_newer_one_comes(root: str, file: InitialC
     assert newest_under(given, FIELD).step == 5
 
 
-def test_of_two_that_decide_at_once_the_first_one_wins(root: str, file: InitialCheckpointFile) -> None:
+def test_first_of_two_concurrent_choices_wins(root: str, file: InitialCheckpointFile) -> None:
     given = f"{root}/other"
     first, second = (complete(given, step) for step in (3, 5))
     file.write(InitialCheckpoint(given, first))
@@ -57,7 +57,7 @@ def test_checkpoint_chosen_again_only_if_missing_one_unused(tmp_path: Path) -> N
     assert file.read() == InitialCheckpoint(given, second)
 
 
-def test_another_path_in_the_config_is_gone_by(tmp_path: Path) -> None:
+def test_changed_path_in_config_replaces_choice(tmp_path: Path) -> None:
     file, given, new = (
         InitialCheckpointFile.of_begin(f"{tmp_path}/mine/checkpoints"),
         f"{tmp_path}/other",
@@ -89,7 +89,7 @@ def test_another_path_in_the_config_is_gone_by(tmp_path: Path) -> None:
         (None, "it is a folder"),
     ],
 )
-def test_what_nobody_has_written_so_is_not_gone_by(tmp_path: Path, text: str | None, why: str) -> None:
+def test_invalid_choice_file_is_refused_once_steps_exist(tmp_path: Path, text: str | None, why: str) -> None:
     given, path = f"{tmp_path}/other", tmp_path / "mine/checkpoints/begin.json"
     checkpoint, file = complete(given, 3), InitialCheckpointFile(str(path))
     path.parent.mkdir(parents=True)
@@ -104,7 +104,7 @@ def test_what_nobody_has_written_so_is_not_gone_by(tmp_path: Path, text: str | N
         assert file.read() == InitialCheckpoint(given, checkpoint)
 
 
-def test_fields_of_a_later_version_are_passed_over(tmp_path: Path) -> None:
+def test_unknown_fields_of_choice_file_are_ignored(tmp_path: Path) -> None:
     path = tmp_path / "begin.json"
     path.write_text(json.dumps({"given": "/a", "checkpoint": "/a/step-1", "first_step": 2, "by": "somebody"}))
     assert InitialCheckpointFile(str(path)).read() == InitialCheckpoint("/a", "/a/step-1", 2)
@@ -123,12 +123,12 @@ def test_initial_checkpoint_with_wrong_step_refused(tmp_path: Path, step: Any) -
     assert newest_under(given, FIELD).path == newest, "it is no concern of this one's"
 
 
-def test_a_copy_under_another_name_is_of_the_step_that_it_says(tmp_path: Path) -> None:
+def test_copied_checkpoint_has_step_of_its_metadata(tmp_path: Path) -> None:
     copied = Path(complete(str(tmp_path), 3)).rename(tmp_path / "best")
     assert newest_under(str(copied), FIELD).step == 3
 
 
-def test_no_checkpoint_at_all_is_told_with_the_field(tmp_path: Path) -> None:
+def test_missing_checkpoint_refused_with_field(tmp_path: Path) -> None:
     fsspec.filesystem("file").makedirs(f"{tmp_path}/other")
     with pytest.raises(ValueError, match=f"There is no complete checkpoint under {FIELD} {tmp_path}/other."):
         newest_under(f"{tmp_path}/other", FIELD)

@@ -44,9 +44,7 @@ def table(folder: Path) -> list[list[str]]:
     return list(csv.reader((folder / "out" / "comparison.csv").open()))
 
 
-def test_the_best_run_comes_first_with_what_was_set_differently(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_best_run_first_with_differing_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = {f"lr={rate}": trained(tmp_path, rate, loss) for rate, loss in ((0.1, 4.0), (0.01, 3.0), (0.001, 3.5))}
     assert compare_runs(config(tmp_path, runs, title="Rates")) == {
         "best": "lr=0.01",
@@ -95,7 +93,7 @@ def train_at(rate: Any, **options: Any) -> ExecutorStep:
     return train("t", "gs://b/tokens", "tiny", tokenizer="gs://b/tokenizer", learning_rate=rate, **settings)
 
 
-def test_the_same_runs_give_the_same_picture(tmp_path: Path) -> None:
+def test_same_runs_give_same_picture(tmp_path: Path) -> None:
     runs = {f"lr={rate}": trained(tmp_path, rate, 3.0 + rate) for rate in (0.1, 0.01)}
     pictures = []
     for _ in range(2):
@@ -104,7 +102,7 @@ def test_the_same_runs_give_the_same_picture(tmp_path: Path) -> None:
     assert pictures[0] == pictures[1]
 
 
-def test_a_run_that_failed_is_named_and_the_others_are_compared(tmp_path: Path) -> None:
+def test_runs_without_result_named_and_others_compared(tmp_path: Path) -> None:
     runs = {
         "good": trained(tmp_path, 0.1, 3.0),
         "bad": failed(tmp_path, "bad", "a rate\nabove all"),
@@ -121,7 +119,7 @@ def test_a_run_that_failed_is_named_and_the_others_are_compared(tmp_path: Path) 
     assert "- never: never ran" in (tmp_path / "out" / "comparison.md").read_text()
 
 
-def test_where_no_run_has_a_result_nothing_is_written(tmp_path: Path) -> None:
+def test_nothing_written_when_no_run_has_result(tmp_path: Path) -> None:
     with pytest.raises(MissingRunsError, match=r"1 of 1 runs have no result: bad \(failed: ValueError: no\)\.$"):
         compare_runs(config(tmp_path, {"bad": failed(tmp_path, "bad", "no")}))
     assert not (tmp_path / "out").exists()
@@ -133,7 +131,7 @@ def test_many_missing_runs_are_counted(tmp_path: Path) -> None:
         compare_runs(config(tmp_path, runs))
 
 
-def test_what_diverged_comes_last_whichever_way_is_better(tmp_path: Path) -> None:
+def test_diverged_runs_come_last_in_both_orders(tmp_path: Path) -> None:
     values = {"a": 1.0, "b": float("nan"), "c": 3.0, "d": float("inf")}
     runs = {label: made(tmp_path, label, {"score": value}) for label, value in values.items()}
     for higher, order in ((False, ["a", "c"]), (True, ["c", "a"])):
@@ -155,7 +153,7 @@ def test_dependency_settings_used_where_run_has_none(tmp_path: Path) -> None:
     assert differing_settings(runs) == ["seed"]
 
 
-def test_a_sweep_is_drawn_over_its_one_number() -> None:
+def test_sweep_axis_is_only_varying_number() -> None:
     def runs(*settings: dict[str, Any]) -> list[RunResult]:
         return [RunResult(str(number), each) for number, each in enumerate(settings)]
 
@@ -183,7 +181,7 @@ def test_compare_step_waits_for_all_runs_and_requires_none() -> None:
     assert dag is not None and dag.get_task("table").trigger_rule == "all_done"
 
 
-def test_evaluations_are_compared_by_the_loss_of_the_checkpoint() -> None:
+def test_evaluations_compared_by_checkpoint_loss() -> None:
     evaluated = {label: evaluate(f"e-{label}", step) for label, step in POINTS.items()}
     assert compare("t", evaluated).config.metric.value == "checkpoint.loss"
     assert compare("t", POINTS).config.metric == "eval_loss"
@@ -203,13 +201,13 @@ def test_evaluations_are_compared_by_the_loss_of_the_checkpoint() -> None:
         ({"a": RAW}, {"higher_is_better": 1}, "higher_is_better=1: give True or False."),
     ],
 )
-def test_bad_input_is_refused_when_the_dag_is_parsed(runs: Any, options: dict[str, Any], sentence: str) -> None:
+def test_invalid_input_refused_at_dag_parse(runs: Any, options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError) as error:
         compare("t", runs, **options)
     assert sentence in str(error.value)
 
 
-def test_a_path_is_compared_as_a_step_is(tmp_path: Path) -> None:
+def test_paths_are_compared_like_steps(tmp_path: Path) -> None:
     path = trained(tmp_path, 0.5, 2.0)
     step = compare("t", {"there": path, "odd": str(tmp_path / "no")})
     [resolved] = resolve([step], "/p").steps

@@ -38,13 +38,13 @@ def compared(folder: Path, **runs: str) -> dict[str, Any]:
         '{"step": 1, "eval/loss": -1e308}\n{"step": 2, "eval/loss": 1e308}',
     ],
 )
-def test_metrics_that_are_none_spoil_no_comparison(tmp_path: Path, line: str) -> None:
+def test_invalid_metrics_do_not_block_comparison(tmp_path: Path, line: str) -> None:
     assert compared(tmp_path, odd=made(tmp_path, "odd", GOOD | {"eval_loss": 2.0}, curve=line))["best"] == "good"
     assert (tmp_path / "out" / "comparison.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("value", [1.7e308, -1.7e308])
-def test_a_number_that_no_axis_has_is_in_the_table_alone(tmp_path: Path, value: float) -> None:
+def test_number_beyond_any_axis_is_only_in_table(tmp_path: Path, value: float) -> None:
     odd = made(tmp_path, "odd", {"eval_loss": value, "model_flops": value})
     assert compared(tmp_path, odd=odd)["runs"]["odd"] == value
     runs = {"good": str(next(tmp_path.glob("good-*"))), "odd": odd}
@@ -52,12 +52,12 @@ def test_a_number_that_no_axis_has_is_in_the_table_alone(tmp_path: Path, value: 
     assert (tmp_path / "board" / "leaderboard.png").exists()
 
 
-def test_a_whole_number_beyond_all_counting_is_no_result(tmp_path: Path) -> None:
+def test_integer_beyond_float_is_no_result(tmp_path: Path) -> None:
     with pytest.raises(MissingRunsError, match=r"1 of 2 runs have no result: odd \(returned no 'eval_loss'"):
         compared(tmp_path, odd=made(tmp_path, "odd", {"eval_loss": HUGE, "n": 1}))
 
 
-def test_a_run_of_endless_numbers_has_some_columns(tmp_path: Path) -> None:
+def test_columns_of_a_run_are_bounded(tmp_path: Path) -> None:
     many = made(tmp_path, "many", {f"{'k' * 1000}{number}\x1b": number for number in range(1000)})
     [run], _ = read_runs({"many": many})
     assert len(run.results) <= MAX_NUMBERS
@@ -72,14 +72,14 @@ def test_a_run_of_endless_numbers_has_some_columns(tmp_path: Path) -> None:
         ("dependencies", ["::", "gs://::x", "\0", "ftp://x/y", "/nowhere"]),
     ],
 )
-def test_an_info_that_says_nonsense_spoils_no_comparison(tmp_path: Path, field: str, value: Any) -> None:
+def test_invalid_info_file_does_not_block_comparison(tmp_path: Path, field: str, value: Any) -> None:
     odd = made(tmp_path, "odd", GOOD)
     Path(odd, INFO_FILE).write_text(json.dumps({"name": "odd", field: value}))
     compared(tmp_path, odd=odd)
     assert "\x1b" not in (tmp_path / "out" / "comparison.md").read_text()
 
 
-def test_metrics_that_are_a_pipe_or_a_link_are_not_read(tmp_path: Path) -> None:
+def test_metrics_pipe_or_link_is_not_read(tmp_path: Path) -> None:
     odd, linked = made(tmp_path, "odd", GOOD), made(tmp_path, "linked", GOOD)
     os.mkfifo(Path(odd, "metrics.jsonl"))
     elsewhere = tmp_path / "elsewhere.jsonl"
@@ -90,7 +90,7 @@ def test_metrics_that_are_a_pipe_or_a_link_are_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("label", [r"$\frac{$", "a $b$ c", "_hidden", "x" * 5000])
-def test_a_label_is_drawn_as_it_is_written(tmp_path: Path, label: str) -> None:
+def test_label_is_drawn_literally(tmp_path: Path, label: str) -> None:
     runs = {label: made(tmp_path, "one", GOOD), "other": made(tmp_path, "two", GOOD)}
     compare_runs(CompareConfig(runs, str(tmp_path / "out"), title=label))
     write_leaderboard(LeaderboardConfig(runs, str(tmp_path / "board"), title=label))
@@ -109,14 +109,14 @@ def test_author_text_escaped_in_page_csv_and_terminal(tmp_path: Path, capsys: py
     assert row["author"] == "'=HYPERLINK(1)?[2J" and row["eval_loss"] == "1.5"
 
 
-def test_an_error_of_a_run_is_no_tag_of_the_page(tmp_path: Path) -> None:
+def test_error_of_a_run_is_escaped(tmp_path: Path) -> None:
     with pytest.raises(MissingRunsError) as told:
         compared(tmp_path, bad=failed(tmp_path, "bad", "<script>\x1b[2J"))
     assert "\x1b" not in str(told.value)
     assert r"- bad: failed: ValueError: \<script>?\[2J" in (tmp_path / "out" / "comparison.md").read_text()
 
 
-def test_only_measures_are_a_series() -> None:
+def test_series_has_only_finite_numbers() -> None:
     rows = parse_metrics('{"step": -1, "a": 1}\n{"step": true, "a": 1}\n{"step": 1, "a": true}\n{"step": 2, "a": NaN}')
     assert [row["step"] for row in rows] == [1, 2]
     assert series(rows, "a")[0] == [2]

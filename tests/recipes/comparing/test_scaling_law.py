@@ -32,14 +32,14 @@ def numbers(law: ScalingLaw) -> list[float]:
     return [law.floor, *(number for term in terms for number in (term.coefficient, term.exponent))]
 
 
-def test_a_known_law_is_found_again() -> None:
+def test_fit_recovers_known_law() -> None:
     assert numbers(fit_law(points(CHINCHILLA))) == pytest.approx(numbers(CHINCHILLA), rel=1e-4)
 
 
 @pytest.mark.parametrize(
     "law", [ScalingLaw(2.0, PowerTerm(100.0, 0.3), None), ScalingLaw(2.0, None, PowerTerm(900.0, 0.4))]
 )
-def test_what_does_not_vary_has_no_term(law: ScalingLaw) -> None:
+def test_constant_input_has_no_term(law: ScalingLaw) -> None:
     sizes, lengths = (SIZES, LENGTHS[:1]) if law.parameters else (SIZES[:1], LENGTHS)
     found = fit_law(points(law, sizes, lengths))
     assert (found.parameters is None, found.tokens is None) == (law.parameters is None, law.tokens is None)
@@ -47,7 +47,7 @@ def test_what_does_not_vary_has_no_term(law: ScalingLaw) -> None:
     assert found.best_for(1e21) is None
 
 
-def test_one_training_that_went_wrong_does_not_bend_the_law() -> None:
+def test_fit_is_robust_to_one_outlier() -> None:
     given = points(CHINCHILLA)
     given[5] = Point(given[5].parameters, given[5].tokens, given[5].loss * 1.5)
     assert fit_law(given).loss(1e10, 2e11) == pytest.approx(CHINCHILLA.loss(1e10, 2e11), rel=1e-2)
@@ -76,7 +76,7 @@ def test_optimal_training_spends_all_flops_and_minimizes_loss() -> None:
         ([], "needs trainings that differ in parameters or in tokens."),
     ],
 )
-def test_too_few_points_are_told(given: list[Point], sentence: str) -> None:
+def test_too_few_points_refused(given: list[Point], sentence: str) -> None:
     with pytest.raises(TooFewPointsError, match=sentence):
         fit_law(given)
 
@@ -92,7 +92,7 @@ def config(folder: Path, runs: dict[str, str], **options: Any) -> ScalingLawConf
     return ScalingLawConfig(runs, str(folder / "out"), **options)
 
 
-def test_a_suite_of_trainings_gives_a_law_a_page_and_a_picture(tmp_path: Path) -> None:
+def test_trainings_give_law_page_and_picture(tmp_path: Path) -> None:
     told = fit_scaling_law(config(tmp_path, suite(tmp_path), title="Sizes"))
     assert (told["floor"], told["parameters"]["exponent"]) == (pytest.approx(2.0), pytest.approx(0.3))
     assert told["tokens"] is None and told["worst_error"] < 1e-6
@@ -104,7 +104,7 @@ def test_a_suite_of_trainings_gives_a_law_a_page_and_a_picture(tmp_path: Path) -
     assert (tmp_path / "out" / "scaling_law.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_budget_is_answered_by_a_law_in_both(tmp_path: Path) -> None:
+def test_budget_is_answered_by_law_in_both_terms(tmp_path: Path) -> None:
     results = [{"loss": each.loss, "n": each.parameters, "d": each.tokens} for each in points(CHINCHILLA)]
     runs = {f"r{number}": made(tmp_path, f"r{number}", result) for number, result in enumerate(results)}
     fit_scaling_law(config(tmp_path, runs, loss="loss", parameters="n", tokens="d", budgets=[1e21]))
@@ -130,7 +130,7 @@ def test_law_fits_other_trainings_and_names_those_without_result(tmp_path: Path)
     assert "L = 2 + 100 / N**0.3" in page and "## Without a result\n\n- bad: failed: ValueError: no\n" in page
 
 
-def test_where_too_few_are_left_both_are_told(tmp_path: Path) -> None:
+def test_too_few_results_name_missing_runs(tmp_path: Path) -> None:
     runs = dict(list(suite(tmp_path).items())[:2])
     with pytest.raises(TooFewPointsError):
         fit_scaling_law(config(tmp_path, runs))
@@ -139,7 +139,7 @@ def test_where_too_few_are_left_both_are_told(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_the_step_waits_for_all_trainings_and_needs_none_of_them() -> None:
+def test_step_waits_for_all_trainings_and_needs_none() -> None:
     settings = {"tokenizer": "tokenizer", "learning_rate": 0.1, "batch_size": 8, "seq_len": 32}
     runs = {
         f"{steps}": train(f"t{steps}", "tokens", "tiny", num_train_steps=steps, **settings) for steps in (10, 20, 40)
@@ -156,6 +156,6 @@ def test_the_step_waits_for_all_trainings_and_needs_none_of_them() -> None:
 
 
 @pytest.mark.parametrize("budgets", [1e21, [0], [-1.0], [float("inf")], [10**400], ["1e21"], [True]])
-def test_a_budget_that_is_none_is_refused_when_the_dag_is_parsed(budgets: Any) -> None:
+def test_invalid_budget_refused_at_dag_parse(budgets: Any) -> None:
     with pytest.raises(ValueError, match=r"Step 'law': budgets=.*: give a list of numbers above 0, such as \[1e21\]"):
         scaling_law("law", {"a": "path"}, budgets=budgets)

@@ -39,7 +39,7 @@ def no_run_id(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RUN_ID", raising=False)
 
 
-def test_the_run_is_called_as_with_marin(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_id_follows_marin_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run_id_of(OfMarins()) == "llama-1a2b3c"
     monkeypatch.setenv("RUN_ID", "of-the-machine")
     assert run_id_of(OfMarins()) == "of-the-machine"
@@ -47,14 +47,14 @@ def test_the_run_is_called_as_with_marin(monkeypatch: pytest.MonkeyPatch) -> Non
     assert run_id_of(OfMarins(Given(Trainer("own")), env_vars={"RUN_ID": "of-the-step"})) == "own"
 
 
-def test_variables_stand_in_the_config_or_in_its_resources() -> None:
+def test_variables_come_from_config_and_resources() -> None:
     pod = TpuPodConfig("v4-8").with_env_vars({"A": "1", "B": "1"})
     assert variables_of(OfMarins(resources=pod, env_vars={"B": "2", "C": 3})) == {"A": "1", "B": "2", "C": "3"}  # type: ignore[dict-item]
     assert variables_of(OfMarins()) == {}, "what a process computes on is the step's"
     assert variables_of(LevanterTrainConfig(Given(), "out", env_vars={"A": "1"})) == {"A": "1"}
 
 
-def test_variables_that_come_too_late_are_told(
+def test_variables_set_after_jax_import_are_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("JAX_SOMETHING", "LIBTPU_SOMETHING"):
@@ -68,7 +68,7 @@ def test_variables_that_come_too_late_are_told(
     assert capsys.readouterr().out == ""
 
 
-def test_a_config_without_an_output_path_is_refused() -> None:
+def test_invalid_output_path_and_variables_refused() -> None:
     with pytest.raises(ValueError, match=r"output_path is missing: give this_output_path\(\)"):
         output_path_of(replace(OfMarins(), output_path=None))
     with pytest.raises(ValueError, match="output_path=''"):
@@ -78,6 +78,6 @@ def test_a_config_without_an_output_path_is_refused() -> None:
 
 
 @pytest.mark.parametrize("given", ["../../elsewhere", "a/b", "..", "a\x1b[2J", "x" * 256])
-def test_an_id_that_leads_out_of_the_output_is_refused(given: str) -> None:
+def test_run_id_outside_output_is_refused(given: str) -> None:
     with pytest.raises(ValueError, match=r"train_config\.trainer\.id=.*: give a name"):
         run_id_of(OfMarins(Given(Trainer(given))))

@@ -74,13 +74,13 @@ def inner(**fields: Any) -> Inner:
         ({"parts": {"web": inner(lengths=3)}}, "parts['web'].lengths=3: give list[int]."),
     ],
 )
-def test_what_does_not_fit_is_refused_with_its_path(fields: dict[str, Any], sentence: str) -> None:
+def test_value_of_wrong_type_refused_with_path(fields: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError) as refused:
         check_values(Outer(**fields))
     assert str(refused.value).startswith(f"train_config.{sentence}")
 
 
-def test_what_fits_and_what_is_of_a_class_passes() -> None:
+def test_valid_values_and_unknown_classes_pass() -> None:
     check_values(Outer())
     check_values(
         Outer(

@@ -43,7 +43,7 @@ def test_version_covers_components_and_weights_not_eval_interval() -> None:
     assert step.resumable == ("hf/**", "checkpoints/**", "metrics.jsonl", "tensorboard/**", "wandb/**")
 
 
-def test_the_config_is_that_of_train_on_several_caches() -> None:
+def test_mixture_config_has_settings_and_caches() -> None:
     step = train_mixture("m", BOTH, "tiny", num_train_steps=run_param("steps"))
     experiment = resolve([step], "/p", RunValues(params={"steps": 7}))
     config = experiment.of(step).config
@@ -98,13 +98,13 @@ def test_tokenizer_for_paths_from_argument_or_other_step() -> None:
         (BOTH, {"levanter": 3}, "levanter=3: give a mapping of settings"),
     ],
 )
-def test_bad_input_is_refused_when_the_dag_is_parsed(components: Any, options: dict[str, Any], sentence: str) -> None:
+def test_invalid_input_refused_at_dag_parse(components: Any, options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError) as error:
         train_mixture("m", components, "tiny", **options)
     assert str(error.value).startswith("Step 'm': ") and sentence in str(error.value)
 
 
-def test_a_mixture_can_be_a_speedrun_and_is_none_itself() -> None:
+def test_mixture_can_be_speedrun_input_but_is_none() -> None:
     trained = train_mixture("m", BOTH, "tiny")
     leaderboard("board", {"m": speedrun("s", trained, author="Ada")})
     with pytest.raises(ValueError, match=r"runs\['m'\] is step 'm', which is a training"):

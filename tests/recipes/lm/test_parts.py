@@ -38,7 +38,7 @@ sys.exit(str(sorted(name for name in outside if not name.startswith(("_", "sitec
 
 
 @pytest.mark.slow
-def test_no_module_loads_more_than_the_standard_library() -> None:
+def test_modules_import_only_standard_library() -> None:
     subprocess.run([sys.executable, "-c", IMPORT_ALL], check=True, timeout=60)
 
 
@@ -52,12 +52,12 @@ def test_no_module_loads_more_than_the_standard_library() -> None:
         ({"checkpoint_seconds": 0.0}, "checkpoint_seconds=0.0"),
     ],
 )
-def test_training_settings_out_of_range_are_named(tmp_path: Path, setting: dict[str, Any], message: str) -> None:
+def test_training_settings_out_of_range_refused(tmp_path: Path, setting: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         train_lm(LmTrainConfig("cache", "tokenizer", str(tmp_path), **{**SETTINGS, **setting}))
 
 
-def test_token_caches_of_both_kinds_of_steps_are_found(tmp_path: Path) -> None:
+def test_token_caches_of_both_step_kinds_are_read(tmp_path: Path) -> None:
     for splits in ("clean/corpus/train", "clean/corpus/validation", "files/train", "files/validation", "half/train"):
         write_cache(tmp_path / splits)
     assert cache_folder(f"{tmp_path}/clean") == f"{tmp_path}/clean/corpus"
@@ -77,18 +77,18 @@ def test_evaluation_names_what_is_missing(tmp_path: Path) -> None:
         evaluate_lm(config)
 
 
-def test_a_report_on_an_unfinished_training_is_refused(tmp_path: Path) -> None:
+def test_report_on_unfinished_training_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="train_path is the output of a step that has not ended"):
         write_report(ReportConfig(str(tmp_path), str(tmp_path), str(tmp_path / "report")))
 
 
-def test_a_vocabulary_smaller_than_the_bytes_is_refused(tmp_path: Path) -> None:
+def test_vocabulary_smaller_than_bytes_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="vocab_size=256: give a whole number of at least 257"):
         train_bpe_tokenizer(BpeTokenizerConfig(str(tmp_path), str(tmp_path / "out"), vocab_size=256))
 
 
 @pytest.mark.slow
-def test_the_same_documents_give_the_same_tokenizer(tmp_path: Path) -> None:
+def test_same_documents_give_same_tokenizer(tmp_path: Path) -> None:
     write_documents(str(tmp_path / "raw"), [Document("a.py", "def f(x):\n    return x + 1  # naïve\n" * 20)])
     for name in ("one", "two"):
         result = train_bpe_tokenizer(BpeTokenizerConfig(str(tmp_path / "raw"), str(tmp_path / name), vocab_size=270))
@@ -99,7 +99,7 @@ def test_the_same_documents_give_the_same_tokenizer(tmp_path: Path) -> None:
     assert one == two and "tokenizer.json" in one
 
 
-def test_a_token_cache_without_tokenizer_is_refused(tmp_path: Path) -> None:
+def test_token_cache_without_tokenizer_refused(tmp_path: Path) -> None:
     for split in ("train", "validation"):
         write_documents(str(tmp_path / split), [Document("a.py", "x = 1")])
     with pytest.raises(ValueError, match="no tokenizer under tokenizer_path"):
@@ -112,7 +112,7 @@ def test_sizes_have_heads_that_fit() -> None:
         assert size.num_heads % size.num_kv_heads == 0
 
 
-def test_of_two_lines_about_a_step_the_later_counts(tmp_path: Path) -> None:
+def test_later_metrics_line_of_a_step_wins(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     first = MetricsFile(str(path))
     for step, loss in enumerate([3.0, 2.0, 1.5]):
@@ -136,7 +136,7 @@ def test_object_store_metrics_survive_writer_process() -> None:
     assert [row["step"] for row in read_metrics(path)] == [0, 1]
 
 
-def test_progress_is_a_line_every_few_steps_and_none_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_line_every_few_steps_without_repeats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = TrainingLog(TrackingOptions(str(tmp_path / "m.jsonl"), total_steps=6, tokens_per_step=8, steps_per_line=2))
     for step in (2, 3, 4, 5, 5):
         log.log({"train/loss": 4.0 - step / 10, "optim/other": 1.0}, step=step)
@@ -161,18 +161,18 @@ def test_predicted_bytes_exclude_first_end_and_leading_space() -> None:
     assert tokens[0] == 4 and token_bytes[9] == 9
 
 
-def test_a_bit_per_byte_is_ln_2_nats_per_byte() -> None:
+def test_bits_per_byte_from_nats() -> None:
     score = Score(nats=float(np.log(2)) * 300, tokens=100, text_bytes=150)
     assert score.bits_per_byte == pytest.approx(2.0)
     assert score.loss == pytest.approx(np.log(2) * 3)
 
 
-def test_a_smoothed_constant_is_that_constant() -> None:
+def test_smoothing_preserves_constant() -> None:
     assert smooth([2.0, 2.0, 2.0]) == pytest.approx([2.0, 2.0, 2.0])
 
 
 @pytest.mark.slow
-def test_the_curve_is_a_png_even_without_a_measurement() -> None:
+def test_loss_curve_without_measurements_is_png() -> None:
     assert loss_curve([], "empty").startswith(b"\x89PNG")
 
 
@@ -186,7 +186,7 @@ def test_report_shows_sample_in_block_and_all_settings() -> None:
     assert page.endswith("|\n| `seed` | `0` |\n"), "a setting of 0 is one"
 
 
-def test_the_log_of_an_evaluation_says_what_came_out() -> None:
+def test_evaluation_log_shows_losses() -> None:
     results = {"checkpoint": {"loss": 2.8491, "bpb": 3.2359}, "hf": {"loss": 2.9, "bpb": 3.3}, "tokens": 8757}
     assert result_lines("train-1a2b3c", results) == [
         "evaluated train-1a2b3c on 8,757 tokens: loss 2.849, 3.236 bits per byte",

@@ -39,7 +39,7 @@ def zone(cloud: LocalCloudStorage, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     server.stop()
 
 
-def test_only_a_bucket_that_is_known_to_be_elsewhere_is_refused(cloud: LocalCloudStorage) -> None:
+def test_only_bucket_in_other_region_is_refused(cloud: LocalCloudStorage) -> None:
     for name, location in (("here", "US-CENTRAL2"), ("wide", "US"), ("away", "europe-west4"), ("dual", "NAM4")):
         cloud.buckets.create(name, location)
     check_regions(
@@ -57,12 +57,12 @@ def test_only_a_bucket_that_is_known_to_be_elsewhere_is_refused(cloud: LocalClou
         check_regions({"temporary_checkpoint_path": "gs://dual/temporary"})
 
 
-def test_without_a_bucket_nobody_is_asked(zone: ZoneServer) -> None:
+def test_local_paths_need_no_metadata_server(zone: ZoneServer) -> None:
     check_regions({"output_path": "/local"})
     assert not zone.requests
 
 
-def test_a_machine_that_is_not_of_google_cloud_checks_nothing(
+def test_machine_outside_google_cloud_skips_region_check(
     cloud: LocalCloudStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cloud.buckets.create("far", "asia-east1")

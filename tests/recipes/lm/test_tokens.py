@@ -27,21 +27,22 @@ def test_paths_tokenizer_and_format_count() -> None:
         lazy(f"levanter.data.text:{name}LmDatasetFormat", **fields)
         for name, fields in (("Chat", {}), ("Chat", {"messages_field": "turns"}), ("Prebuilt", {}))
     )
-    one = tokenize_files("a", [WORDS, "b/c"], "owner/name", ["/d"], text_key="content")
-    others = [
-        tokenize_files("a", [WORDS, "b/other"], "owner/name", ["/d"], text_key="content"),
-        tokenize_files("a", [WORDS / "x", "b/c"], "owner/name", ["/d"], text_key="content"),
-        tokenize_files("a", [WORDS, "b/c"], "owner/other", ["/d"], text_key="content"),
-        tokenize_files("a", [WORDS, "b/c"], "owner/name", ["/e"], text_key="content"),
-        tokenize_files("a", [WORDS, "b/c"], "owner/name", ["/d"]),
-        tokenize_files("a", [WORDS, "b/c"], "owner/name", ["/d"], text_key="content", sample_count=9),
-        *(tokenize_files("a", [WORDS, "b/c"], "owner/name", ["/d"], format=each) for each in (chats, turns, ready)),
+    given: dict[str, Any] = {"train_paths": [WORDS, "b/c"], "tokenizer": "owner/name", "validation_paths": ["/d"]}
+    changes: list[dict[str, Any]] = [
+        {},
+        {"train_paths": [WORDS, "b/other"]},
+        {"train_paths": [WORDS / "x", "b/c"]},
+        {"tokenizer": "owner/other"},
+        {"validation_paths": ["/e"]},
+        {"text_key": "content"},
+        {"sample_count": 9},
+        *({"format": each} for each in (chats, turns, ready)),
     ]
-    versions = [json.dumps(version(step)) for step in [one, *others]]
-    assert len(set(versions)) == len(versions)
+    versions = {json.dumps(version(tokenize_files("a", **given | change))) for change in changes}
+    assert len(versions) == len(changes)
 
 
-def test_an_attempt_goes_on_from_all_that_is_there() -> None:
+def test_tokenization_step_resumes_from_all_files() -> None:
     made = tokenize_files("tokenized/words", [], "owner/name", [WORDS])
     assert (made.name, made.fn, made.resumable) == ("tokenized/words", tokenize, ("**",))
     assert made.config == TokenizeFilesConfig([], [WORDS.as_input_name()], this_output_path(), made.config.tokenizer)
@@ -56,25 +57,22 @@ def test_an_attempt_goes_on_from_all_that_is_there() -> None:
         (lambda: tokenize_files("a", ["b"], ""), "tokenizer=''"),
         (lambda: tokenize_files("a", ["b"], 3), "tokenizer=3"),
         (lambda: tokenize_files("a", ["b"], "t", text_key=""), "text_key=''"),
-        (
-            lambda: tokenize_files("a", ["b"], "t", sample_count=0),
-            "sample_count=0: give a whole number of at least",
-        ),
+        (lambda: tokenize_files("a", ["b"], "t", sample_count=0), "sample_count=0: give a whole number of at least"),
         (lambda: tokenize_files("a", [WORDS / "test/x.jsonl", "a/test.jsonl"], "t"), "a/test.jsonl looks like test"),
         (lambda: tokenize_files("a", [WORDS / "validation"], "t"), "Step 'a': train_paths: validation looks"),
     ],
 )
-def test_what_cannot_be_tokenized_is_refused_with_step_and_field(make: Callable[[], Any], message: str) -> None:
+def test_invalid_tokenization_refused_with_step_and_field(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
 
 
 @pytest.mark.slow
-def test_the_step_tokenizes_on_its_own(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_tokenization_step_runs(tmp_path_factory: pytest.TempPathFactory) -> None:
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
 
-    root: Path = tmp_path_factory.mktemp("steps")
+    root = tmp_path_factory.mktemp("steps")  # tmp_path would look like test data
     tokenizer = Tokenizer(models.BPE({each: number for number, each in enumerate("ab <>end")}, []))
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>").save_pretrained(str(root / "tokenizer"))
     (root / "a.jsonl").write_text(json.dumps({"words": "ab ba"}) + "\n")

@@ -11,7 +11,7 @@ from tradewind.recipes.metrics.file import read_metrics
 from tradewind.recipes.metrics.tracking import Goodput, ProgressReporter, StepTimer, TrackingOptions, TrainingLog
 
 
-def test_a_step_that_was_done_again_counts_once() -> None:
+def test_repeated_step_counts_once() -> None:
     rows = [{"step": step, "step_seconds": 2.0} for step in range(10)]
     goodput = Goodput(rows, started=0.0, restarts=1)
     goodput.add(5, None)  # the attempt's first step, after a checkpoint of step 4: its earlier duration counts
@@ -25,7 +25,7 @@ def test_steps_lost_to_kill_not_counted_until_repeated() -> None:
     assert CountedSteps(rows).seconds == 5 * 2.0
 
 
-def test_a_young_training_has_no_goodput_unless_it_was_restarted() -> None:
+def test_new_training_has_goodput_only_after_restart() -> None:
     rows = [{"step": 0, "step_seconds": 10.0}]
     for restarts, expected in ((0, None), (1, 0.25)):
         goodput = Goodput(rows, started=1000.0, restarts=restarts)
@@ -33,18 +33,18 @@ def test_a_young_training_has_no_goodput_unless_it_was_restarted() -> None:
         assert goodput.share(1040.0) == expected
 
 
-def test_without_a_step_there_is_no_goodput() -> None:
+def test_no_goodput_without_a_step() -> None:
     assert Goodput([], started=0.0, restarts=3).share(100.0) is None
 
 
-def test_checkpoints_and_validation_are_no_part_of_a_step() -> None:
+def test_step_time_excludes_checkpoint_and_validation() -> None:
     timer = StepTimer()
     assert timer.end(5.0) is None  # the first step of an attempt is mostly compilation
     timer.begin(9.0)  # 4 seconds of validation
     assert timer.end(10.5) == 1.5
 
 
-def test_the_line_says_how_much_of_the_devices_is_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_line_shows_goodput_and_utilization(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = TrackingOptions(str(tmp_path / "m"), 10, tokens_per_step=64, steps_per_line=1, examples_per_step=2)
     progress = ProgressReporter(options, Goodput([], started=0.0, restarts=2))
     progress.flops_per_example, progress.peak_flops = 3e9, 1e18

@@ -56,12 +56,12 @@ def test_equal_runs_share_star_and_costlier_equal_run_has_none(tmp_path: Path) -
     assert [row["run"] for row in table(tmp_path)] == ["a ★", "b ★", "dear", "worse", "nan"]
 
 
-def test_the_best_under_a_budget_may_fit_in_a_smaller_one(tmp_path: Path) -> None:
+def test_best_under_budget_may_fit_smaller_one(tmp_path: Path) -> None:
     told = write_leaderboard(config(tmp_path, budgets=[4e6, 9e6]))
     assert table(tmp_path)[-1]["run"] == "d" and told["best_under"] == {"4e+06": "b", "9e+06": "b"}
 
 
-def test_without_budgets_all_are_one_group(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_without_budgets_are_one_group(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = write_leaderboard(config(tmp_path))
     assert [row["run"][0] for row in table(tmp_path)] == list("bdcea")
     assert list(table(tmp_path)[0]) == [
@@ -71,7 +71,7 @@ def test_without_budgets_all_are_one_group(tmp_path: Path, capsys: pytest.Captur
     assert "1     b ★  Ada | Lovelace" in capsys.readouterr().out
 
 
-def test_the_board_is_told_to_people_to_tables_and_to_programs(tmp_path: Path) -> None:
+def test_board_written_as_page_picture_and_json(tmp_path: Path) -> None:
     write_leaderboard(config(tmp_path, budgets=[1e6], title="Race"))
     page = (tmp_path / "out" / "leaderboard.md").read_text()
     assert page.startswith("# Race\n\nBy eval_loss, the lowest first.")
@@ -92,7 +92,7 @@ def test_failed_run_named_and_others_ranked(tmp_path: Path) -> None:
     assert "- bad: failed: ValueError: no luck" in (tmp_path / "out" / "leaderboard.md").read_text()
 
 
-def test_a_run_without_the_number_that_the_order_needs_is_named(tmp_path: Path) -> None:
+def test_run_without_cost_is_named_only_under_budgets(tmp_path: Path) -> None:
     runs = {"a": made(tmp_path, "a", result(3.0, 1e6)), "free": made(tmp_path, "free", result(2.0, None))}
     with pytest.raises(MissingRunsError, match="free \\(returned no 'model_flops', but eval_loss, model_size\\)"):
         write_leaderboard(config(tmp_path, runs, budgets=[1e7]))
@@ -101,7 +101,7 @@ def test_a_run_without_the_number_that_the_order_needs_is_named(tmp_path: Path) 
     assert [row["run"] for row in table(tmp_path)] == ["free", "a ★"]
 
 
-def test_what_diverged_comes_last_whichever_way_is_better(tmp_path: Path) -> None:
+def test_diverged_runs_come_last_in_both_orders(tmp_path: Path) -> None:
     values = {"a": 1.0, "b": float("nan"), "c": 3.0}
     runs = {label: made(tmp_path, label, {"score": value, "model_flops": 1e6}) for label, value in values.items()}
     for higher, order in ((False, "acb"), (True, "cab")):
@@ -109,7 +109,7 @@ def test_what_diverged_comes_last_whichever_way_is_better(tmp_path: Path) -> Non
         assert "".join(told["runs"]) == order and told["runs"]["b"] is None
 
 
-def test_a_result_that_says_no_author_is_shown_without_one(tmp_path: Path) -> None:
+def test_result_without_author_shown_without_one(tmp_path: Path) -> None:
     runs = {"a": made(tmp_path, "a", result(3.0, 1e6, author="Ada", description=7))}
     write_leaderboard(config(tmp_path, runs))
     assert table(tmp_path)[0]["author"] == "" and table(tmp_path)[0]["description"] == ""
@@ -143,7 +143,7 @@ def test_board_waits_for_all_runs_and_tolerates_failures() -> None:
         (SPEEDRUNS, {"cost": ""}, "Step 'l': cost='': give a text of at least one character."),
     ],
 )
-def test_bad_input_is_refused_when_the_dag_is_parsed(runs: Any, options: dict[str, Any], sentence: str) -> None:
+def test_invalid_input_refused_at_dag_parse(runs: Any, options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError) as error:
         leaderboard("l", runs, **options)
     assert sentence in str(error.value)

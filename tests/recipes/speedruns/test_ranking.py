@@ -28,7 +28,7 @@ def is_better(one: RunResult, other: RunResult, higher: bool) -> bool:
 
 
 @given(RUNS, st.booleans(), st.lists(COSTS, max_size=3))
-def test_stars_ranks_and_budgets_are_those_of_the_words(
+def test_stars_ranks_and_budgets_match_definition(
     runs: Sequence[RunResult], higher: bool, budgets: list[float]
 ) -> None:
     entries = rank_runs(runs, {}, Rules("good", "cost", higher, budgets))

@@ -46,7 +46,7 @@ def test_time_flops_and_utilisation_from_actual_training(tmp_path: Path) -> None
     assert measured.numbers()["run_completion_timestamp"] == "2023-11-14 22:13:29 UTC"
 
 
-def test_a_step_that_was_made_again_counts_once(tmp_path: Path) -> None:
+def test_repeated_step_counts_once(tmp_path: Path) -> None:
     rows: list[Mapping[str, Any]] = [
         {"step": step, "time": 1.0, "step_seconds": took} for step, took in ((2, 1.0), (3, 9.0), (3, 1.0))
     ]
@@ -78,20 +78,20 @@ def test_device_peak_from_levanter_table_and_none_for_cpu(
 
 
 @pytest.mark.parametrize("gone", ["result.json", "metrics.jsonl"])
-def test_what_is_no_finished_training_is_refused(tmp_path: Path, gone: str) -> None:
+def test_unfinished_training_refused(tmp_path: Path, gone: str) -> None:
     path = training(tmp_path)
     (tmp_path / gone).unlink()
     with pytest.raises(ValueError, match="is no output of a finished training: give one of train, train_mixture or"):
         measures_of(path)
 
 
-def test_a_training_that_is_too_short_to_be_timed_is_refused(tmp_path: Path) -> None:
+def test_training_too_short_to_time_refused(tmp_path: Path) -> None:
     path = training(tmp_path, [{"step": 1, "time": 1.0, "train/loss": 3.0}])
     with pytest.raises(ValueError, match="no step was timed; train for four steps at least"):
         measures_of(path)
 
 
-def test_the_results_have_the_fields_of_marins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_have_marin_fields(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = SpeedrunReportConfig(
         training(tmp_path / "t", train_loss=float("nan")), str(tmp_path / "r"), "Ada", "Home", summary="New."
     )
@@ -137,13 +137,13 @@ TOKENS = tokenize("tokens", RAW, RAW)
         (RAW, {"authors": "x"}, "is no field of SpeedrunReportConfig; did you mean author"),
     ],
 )
-def test_bad_input_is_refused_when_the_dag_is_parsed(trained: Any, options: dict[str, Any], sentence: str) -> None:
+def test_invalid_input_refused_at_dag_parse(trained: Any, options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError) as error:
         speedrun("s", trained, **{"author": "Ada", **options})
     assert sentence in str(error.value)
 
 
-def test_another_author_is_another_file() -> None:
+def test_author_and_description_are_versioned() -> None:
     trained = train("t", TOKENS, "tiny", num_train_steps=9, learning_rate=0.1, batch_size=8, seq_len=32)
     step = speedrun("s", trained, author="Ada", description="New.")
     assert (step.config.author, step.config.summary) == (versioned("Ada"), versioned("New."))
@@ -162,15 +162,13 @@ def test_another_author_is_another_file() -> None:
         ({"settings": [1]}, "its settings is not an object or null"),
     ],
 )
-def test_a_result_that_no_training_writes_is_told_with_its_field(
-    tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
+def test_invalid_result_refused_with_field(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"result.json is not what a training writes, because {message}"):
         measures_of(training(tmp_path, **changes))
 
 
 @pytest.mark.parametrize("content", ["[]", "{", "[" * 100_000, "{}"])
-def test_a_file_that_is_no_result_is_told(tmp_path: Path, content: str) -> None:
+def test_malformed_result_file_refused(tmp_path: Path, content: str) -> None:
     training(tmp_path)
     (tmp_path / "result.json").write_text(content)
     with pytest.raises(ValueError, match="is not what a training writes, because it"):
@@ -179,7 +177,7 @@ def test_a_file_that_is_no_result_is_told(tmp_path: Path, content: str) -> None:
 
 @pytest.mark.parametrize("key", ["time", "step_seconds"])
 @pytest.mark.parametrize("value", ["x", None, float("nan"), -1.0, 1e30, 10**400])
-def test_metrics_that_are_none_break_nothing(tmp_path: Path, key: str, value: Any) -> None:
+def test_invalid_metrics_give_no_numbers(tmp_path: Path, key: str, value: Any) -> None:
     rows = [{"step": step, "time": 1.7e9, "step_seconds": 0.5} for step in range(2, 10)]
     numbers = measures_of(training(tmp_path, [*rows, {"step": 10, key: value}], devices=0)).numbers()
     assert numbers["run_completion_timestamp"] == "2023-11-14 22:13:20 UTC"
