@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from tradewind.datasets.documents import Document, write_documents
 from tradewind.recipes.evaluate_lm import LmEvalConfig, Score, bytes_of_predicted, evaluate_lm, result_lines
 from tradewind.recipes.lm import stored_models
 from tradewind.recipes.lm.levanter_parts import cache_folder, check_cache
+from tradewind.recipes.lm.training_summary import TYPICAL_UTILIZATION, TrainingSummary, end_lines
 from tradewind.recipes.metrics.file import MetricsFile, read_metrics, series
 from tradewind.recipes.metrics.tracking import TrackingOptions, TrainingLog
 from tradewind.recipes.model_spec import MODEL_SIZES
@@ -93,9 +95,7 @@ def test_same_documents_give_same_tokenizer(tmp_path: Path) -> None:
     for name in ("one", "two"):
         result = train_bpe_tokenizer(BpeTokenizerConfig(str(tmp_path / "raw"), str(tmp_path / name), vocab_size=270))
         assert result == {"vocab_size": 270, "documents": 1}
-    one, two = (
-        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("one", "two")
-    )  # fmt: skip
+    one, two = ({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("one", "two"))
     assert one == two and "tokenizer.json" in one
 
 
@@ -152,27 +152,20 @@ def test_progress_line_every_few_steps_without_repeats(tmp_path: Path, capsys: p
     assert len((tmp_path / "m.jsonl").read_text().splitlines()) == 5
 
 
-def test_predicted_bytes_exclude_first_end_and_leading_space() -> None:
+def test_bits_per_byte_exclude_first_end_and_leading_space() -> None:
     # Token n spells n bytes; 0 ends a text. A space follows the text of 5 bytes: 3 + 3 - 1.
     tokens = np.array([4, 3, 3, 0, 2, 2, 1, 0, 9, 9, 9])
     token_bytes = np.arange(10)
     assert bytes_of_predicted(tokens, 4, token_bytes, end_of_text=0) == (3 + (3 - 1) + 0) + (2 + (1 - 1) + 0)
     assert bytes_of_predicted(tokens, 11, token_bytes, end_of_text=0) == 3 + 2 + 2 + 2 + 0 + 27
-    assert tokens[0] == 4 and token_bytes[9] == 9
-
-
-def test_bits_per_byte_from_nats() -> None:
     score = Score(nats=float(np.log(2)) * 300, tokens=100, text_bytes=150)
     assert score.bits_per_byte == pytest.approx(2.0)
     assert score.loss == pytest.approx(np.log(2) * 3)
 
 
-def test_smoothing_preserves_constant() -> None:
-    assert smooth([2.0, 2.0, 2.0]) == pytest.approx([2.0, 2.0, 2.0])
-
-
 @pytest.mark.slow
-def test_loss_curve_without_measurements_is_png() -> None:
+def test_loss_curve_smooths_and_needs_no_measurement() -> None:
+    assert smooth([2.0, 2.0, 2.0]) == pytest.approx([2.0, 2.0, 2.0])
     assert loss_curve([], "empty").startswith(b"\x89PNG")
 
 
@@ -209,3 +202,23 @@ def test_report_for_continued_training_without_settings() -> None:
 def test_hub_weights_found_under_every_name_form(path: str) -> None:
     fs, name = stored_models._file_system_of(path)
     assert (fs.protocol, name) == ("hf", "owner/name@main")
+
+
+SUMMARY = TrainingSummary("run", "LlamaConfig", 10**9, 1000, 1000 * 512, 2048, 6e9, 128, "TPU v4", 275e12)
+
+
+def test_hours_reported_only_when_device_flops_known() -> None:
+    flops = 6e9 * 1000 * 512 * 2048
+    assert SUMMARY.flops == flops
+    assert SUMMARY.hours == pytest.approx(flops / (128 * 275e12 * TYPICAL_UTILIZATION) / 3600)
+    assert dataclasses.replace(SUMMARY, device_flops=None).hours is None
+    assert dataclasses.replace(SUMMARY, flops_per_token=None).hours is None
+
+
+def test_summary_of_continued_training_counts_own_steps() -> None:
+    result = {"run_id": "run", "steps": 40, "train_loss": 2.0, "eval_loss": None, "eval_losses": {}}
+    places = {"checkpoint": "c", "export": None}
+    assert end_lines(result | places)[0] == "trained run: 40 steps, loss 2.000, validation loss not measured"
+    assert end_lines(result | places | {"first_step": 30})[0].startswith(
+        "trained run: 10 steps up to step 40, loss 2.000"
+    )

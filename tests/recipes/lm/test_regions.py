@@ -1,7 +1,8 @@
-"""Region checks refuse buckets outside the machines' region and accept unknown regions."""
+"""Locations of a training's data: buckets of other regions, and missing token caches."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -102,6 +103,19 @@ class Given:
     data: Data
     initialize_from_checkpoint_path: str | None = None
     train_seq_len: int = 16
+
+
+def test_rerun_not_advised_if_only_validation_split_missing(tmp_path: Path) -> None:
+    data = Data({"web": Component(None, str(tmp_path))}, {"web": 1.0}, "tokenizer")
+    config = LevanterTrainConfig(Given(data), "out")
+    for split, sentence in (
+        ("train", f"train at {tmp_path}/train: run the step that makes it, since its component has no"),
+        ("validation", f"validation at {tmp_path}/validation, and there is one for train: give its step validation_p"),
+    ):
+        expected = "train_config.data.components['web']: there is no finished token cache for " + sentence
+        with pytest.raises(ValueError, match=f"^{re.escape(expected)}"):
+            check_places(config)
+        write_cache(tmp_path / split)
 
 
 def test_levanter_config_may_list_out_of_region_fields(cloud: LocalCloudStorage, tmp_path: Path) -> None:

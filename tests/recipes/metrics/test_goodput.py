@@ -31,10 +31,7 @@ def test_new_training_has_goodput_only_after_restart() -> None:
         goodput = Goodput(rows, started=1000.0, restarts=restarts)
         goodput.add(1, None)
         assert goodput.share(1040.0) == expected
-
-
-def test_no_goodput_without_a_step() -> None:
-    assert Goodput([], started=0.0, restarts=3).share(100.0) is None
+    assert Goodput([], started=0.0, restarts=3).share(100.0) is None, "it has no step"
 
 
 def test_step_time_excludes_checkpoint_and_validation() -> None:

@@ -29,8 +29,8 @@ def result(loss: float, flops: float | None, **others: Any) -> dict[str, Any]:
 def config(folder: Path, runs: dict[str, str] | None = None, **options: Any) -> LeaderboardConfig:
     if runs is None:
         author = {"name": "Ada | Lovelace", "affiliation": "Home", "url": None}
-        told: dict[str, Any] = {"author": author, "description": "Two\nlines."}
-        runs = {label: made(folder, label, result(*numbers, **told)) for label, numbers in RUNS.items()}
+        summary: dict[str, Any] = {"author": author, "description": "Two\nlines."}
+        runs = {label: made(folder, label, result(*numbers, **summary)) for label, numbers in RUNS.items()}
     return LeaderboardConfig(runs, str(folder / "out"), **options)
 
 
@@ -39,35 +39,35 @@ def table(folder: Path) -> list[dict[str, str]]:
 
 
 def test_runs_ranked_under_smallest_budget_they_fit(tmp_path: Path) -> None:
-    told = write_leaderboard(config(tmp_path, budgets=[4e6, 1e6], title="Race"))
+    summary = write_leaderboard(config(tmp_path, budgets=[4e6, 1e6], title="Race"))
     assert [(row["budget"], row["rank"], row["run"]) for row in table(tmp_path)] == [
         ("1e+06", "1", "e ★"), ("1e+06", "2", "a"),
         ("4e+06", "1", "b ★"), ("4e+06", "2", "c ★"),
         ("open", "1", "d"),
     ]  # fmt: skip
-    assert told["best"] == "b" and told["best_under"] == {"1e+06": "e", "4e+06": "b"}
-    assert told["runs"] == {"e": 2.9, "a": 3.0, "b": 2.5, "c": 2.8, "d": 2.6}
+    assert summary["best"] == "b" and summary["best_under"] == {"1e+06": "e", "4e+06": "b"}
+    assert summary["runs"] == {"e": 2.9, "a": 3.0, "b": 2.5, "c": 2.8, "d": 2.6}
 
 
 def test_equal_runs_share_star_and_costlier_equal_run_has_none(tmp_path: Path) -> None:
     points = {"a": (2.5, 1e6), "b": (2.5, 1e6), "dear": (2.5, 2e6), "worse": (2.6, 1e6), "nan": (float("nan"), 1e5)}
     runs = {label: made(tmp_path, label, result(*numbers)) for label, numbers in points.items()}
-    write_leaderboard(config(tmp_path, runs))
+    assert write_leaderboard(config(tmp_path, runs))["runs"]["nan"] is None
     assert [row["run"] for row in table(tmp_path)] == ["a ★", "b ★", "dear", "worse", "nan"]
 
 
 def test_best_under_budget_may_fit_smaller_one(tmp_path: Path) -> None:
-    told = write_leaderboard(config(tmp_path, budgets=[4e6, 9e6]))
-    assert table(tmp_path)[-1]["run"] == "d" and told["best_under"] == {"4e+06": "b", "9e+06": "b"}
+    summary = write_leaderboard(config(tmp_path, budgets=[4e6, 9e6]))
+    assert table(tmp_path)[-1]["run"] == "d" and summary["best_under"] == {"4e+06": "b", "9e+06": "b"}
 
 
 def test_runs_without_budgets_are_one_group(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = write_leaderboard(config(tmp_path))
+    summary = write_leaderboard(config(tmp_path))
     assert [row["run"][0] for row in table(tmp_path)] == list("bdcea")
     assert list(table(tmp_path)[0]) == [
         "rank", "run", "author", "eval_loss", "model_flops", "model_size", "description"
     ]  # fmt: skip
-    assert (told["best"], told["best_under"]) == ("b", {})
+    assert (summary["best"], summary["best_under"]) == ("b", {})
     assert "1     b ★  Ada | Lovelace" in capsys.readouterr().out
 
 
@@ -84,9 +84,7 @@ def test_board_written_as_page_picture_and_json(tmp_path: Path) -> None:
 
 def test_failed_run_named_and_others_ranked(tmp_path: Path) -> None:
     runs = {"a": made(tmp_path, "a", result(3.0, 1e6)), "bad": failed(tmp_path, "bad", "no luck")}
-    with pytest.raises(
-        MissingRunsError, match=r"1 of 2 runs have no result: bad \(failed: ValueError: no luck\)\. The"
-    ):
+    with pytest.raises(MissingRunsError, match=r"1 of 2 runs have no result: bad \(failed: ValueError: no luck\)\. "):
         write_leaderboard(config(tmp_path, runs))
     assert [row["run"] for row in table(tmp_path)] == ["a ★"]
     assert "- bad: failed: ValueError: no luck" in (tmp_path / "out" / "leaderboard.md").read_text()
@@ -96,17 +94,9 @@ def test_run_without_cost_is_named_only_under_budgets(tmp_path: Path) -> None:
     runs = {"a": made(tmp_path, "a", result(3.0, 1e6)), "free": made(tmp_path, "free", result(2.0, None))}
     with pytest.raises(MissingRunsError, match="free \\(returned no 'model_flops', but eval_loss, model_size\\)"):
         write_leaderboard(config(tmp_path, runs, budgets=[1e7]))
-    told = write_leaderboard(config(tmp_path, runs))
-    assert told["best"] == "free", "without budgets nothing has to be known of the cost"
+    summary = write_leaderboard(config(tmp_path, runs))
+    assert summary["best"] == "free", "the cost matters only under budgets"
     assert [row["run"] for row in table(tmp_path)] == ["free", "a ★"]
-
-
-def test_diverged_runs_come_last_in_both_orders(tmp_path: Path) -> None:
-    values = {"a": 1.0, "b": float("nan"), "c": 3.0}
-    runs = {label: made(tmp_path, label, {"score": value, "model_flops": 1e6}) for label, value in values.items()}
-    for higher, order in ((False, "acb"), (True, "cab")):
-        told = write_leaderboard(config(tmp_path, runs, metric="score", higher_is_better=higher))
-        assert "".join(told["runs"]) == order and told["runs"]["b"] is None
 
 
 def test_result_without_author_shown_without_one(tmp_path: Path) -> None:
@@ -132,11 +122,7 @@ def test_board_waits_for_all_runs_and_tolerates_failures() -> None:
     [
         ({}, {}, "Step 'l': runs is {}: give labels and steps"),
         (3, {}, "Step 'l': runs is 3: give labels and steps"),
-        (
-            {"a": TRAINED},
-            {},
-            "Step 'l': runs['a'] is step 'trained', which is a training: give a step of speedrun(...)",
-        ),
+        ({"a": TRAINED}, {}, "runs['a'] is step 'trained', which is a training: give a step of speedrun(...)"),
         (SPEEDRUNS, {"budgets": [0]}, "Step 'l': budgets=[0]: give a list of numbers above 0, such as [1e21]."),
         (SPEEDRUNS, {"budgets": 1e6}, "give a list of numbers above 0"),
         (SPEEDRUNS, {"budget": [1]}, "is no field of LeaderboardConfig; did you mean budgets?"),

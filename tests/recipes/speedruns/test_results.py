@@ -32,10 +32,9 @@ MARINS_FIELDS = {
 C4 = {"step": 9, "time": 1.7e9, "train/loss": 3.0, "step_seconds": 0.5, "eval/paloma/c4_en/bpb": 1.25}
 
 
-def run_info(file: Path) -> dict[str, Any]:
+def run_info(file: Path) -> Any:
     (run,) = json.loads(file.read_text())["runs"]
-    found: dict[str, Any] = run["run_info"]
-    return found
+    return run["run_info"]
 
 
 def test_time_flops_and_utilisation_from_actual_training(tmp_path: Path) -> None:
@@ -46,14 +45,10 @@ def test_time_flops_and_utilisation_from_actual_training(tmp_path: Path) -> None
     assert measured.numbers()["run_completion_timestamp"] == "2023-11-14 22:13:29 UTC"
 
 
-def test_repeated_step_counts_once(tmp_path: Path) -> None:
-    rows: list[Mapping[str, Any]] = [
-        {"step": step, "time": 1.0, "step_seconds": took} for step, took in ((2, 1.0), (3, 9.0), (3, 1.0))
-    ]
+def test_repeated_step_counts_once_and_step_of_other_training_never(tmp_path: Path) -> None:
+    times = ((2, 1.0), (3, 9.0), (3, 1.0))
+    rows: list[Mapping[str, Any]] = [{"step": step, "time": 1.0, "step_seconds": seconds} for step, seconds in times]
     assert measures_of(training(tmp_path, rows, steps=4)).seconds == 4.0
-
-
-def test_steps_of_continued_training_not_counted(tmp_path: Path) -> None:
     assert measures_of(training(tmp_path, first_step=4)).seconds == 3.0
 
 
@@ -65,9 +60,7 @@ def test_flops_omitted_when_device_or_model_flops_unknown(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_device_peak_from_levanter_table_and_none_for_cpu(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_device_peak_from_levanter_table_and_none_for_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     import jax
 
     assert levanter_parts.device_peak() is None and levanter_parts.device_kind() == "cpu"
@@ -77,10 +70,10 @@ def test_device_peak_from_levanter_table_and_none_for_cpu(
         assert levanter_parts.device_peak() == peak
 
 
-@pytest.mark.parametrize("gone", ["result.json", "metrics.jsonl"])
-def test_unfinished_training_refused(tmp_path: Path, gone: str) -> None:
+@pytest.mark.parametrize("missing", ["result.json", "metrics.jsonl"])
+def test_unfinished_training_refused(tmp_path: Path, missing: str) -> None:
     path = training(tmp_path)
-    (tmp_path / gone).unlink()
+    (tmp_path / missing).unlink()
     with pytest.raises(ValueError, match="is no output of a finished training: give one of train, train_mixture or"):
         measures_of(path)
 
@@ -92,36 +85,36 @@ def test_training_too_short_to_time_refused(tmp_path: Path) -> None:
 
 
 def test_results_have_marin_fields(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = SpeedrunReportConfig(
-        training(tmp_path / "t", train_loss=float("nan")), str(tmp_path / "r"), "Ada", "Home", summary="New."
-    )
-    told = report_speedrun(config)
+    trained = training(tmp_path / "t", train_loss=float("nan"))
+    report = report_speedrun(SpeedrunReportConfig(trained, str(tmp_path / "r"), "Ada", "Home", summary="New."))
     info = run_info(tmp_path / "r" / "speedrun_results.json")
     assert set(info) == MARINS_FIELDS | {"mfu", "train_loss", "eval_loss"}
     assert info["author"] == {"name": "Ada", "affiliation": "Home", "url": None}
     assert (info["model_flops"], info["training_hardware_flops"], info["eval_loss"]) == (6e6, 2e7, 3.0)
-    assert (told["author"]["name"], told["description"], told["train_loss"]) == ("Ada", "New.", None)
+    assert (report["author"]["name"], report["description"], report["train_loss"]) == ("Ada", "New.", None)
     out = capsys.readouterr().out
     assert "1,000 parameters, 640 tokens, validation loss 3.0000" in out
     assert "5.0 s on 4 × TPU v4; model FLOPs: 6e+06, 30.0% of what the devices can do" in out
 
 
 def test_marin_results_written_to_training_output(tmp_path: Path) -> None:
-    era = modules()["marin.speedrun.speedrun"]
+    legacy = modules()["marin.speedrun.speedrun"]
     train_config = dataclasses.make_dataclass("Simple", ["resources", "train_batch_size", "num_train_steps"])(
         modules()["marin.resources"].TpuPodConfig("v4-128"), 128, 100
     )
     llama = modules()["levanter.models.llama"].LlamaConfig(seq_len=64)
-    about = era.SpeedrunConfig(era.Author("Ada", "Home"), "New.", llama, train_config, "gs://b/tokens")
+    speedrun_config = legacy.SpeedrunConfig(legacy.Author("Ada", "Home"), "New.", llama, train_config, "gs://b/tokens")
     path = training(tmp_path / "run-1a2b3c", [C4])
-    config = era.SpeedrunResultsConfig(path, "marin-community", "marin", about, f"{path}/speedrun_results.json")
-    told = report_marins_speedrun(config)
+    config = legacy.SpeedrunResultsConfig(
+        path, "marin-community", "marin", speedrun_config, f"{path}/speedrun_results.json"
+    )
+    report = report_marins_speedrun(config)
     info = run_info(tmp_path / "run-1a2b3c" / "speedrun_results.json")
     assert set(info) >= MARINS_FIELDS
     assert info["resources"] == {"tpu_type": "v4-128", "slice_count": 1, "device_flops_override": None}
-    assert (info["num_devices"], info["eval/paloma/c4_en/bpb"], told["training_time"]) == (4, 1.25, 5.0)
+    assert (info["num_devices"], info["eval/paloma/c4_en/bpb"], report["training_time"]) == (4, 1.25, 5.0)
     assert info["wandb_run_link"] == "https://wandb.ai/marin-community/marin/runs/run-1a2b3c"
-    assert told["author"]["name"] == "Ada"
+    assert report["author"]["name"] == "Ada"
 
 
 RAW = ExecutorStep("raw", None, {"n": versioned(3)})
