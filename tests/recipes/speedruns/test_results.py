@@ -45,7 +45,7 @@ def test_time_flops_and_utilisation_from_actual_training(tmp_path: Path) -> None
     assert measured.numbers()["run_completion_timestamp"] == "2023-11-14 22:13:29 UTC"
 
 
-def test_repeated_step_counts_once_and_step_of_other_training_never(tmp_path: Path) -> None:
+def test_repeated_step_counts_once_and_foreign_steps_never(tmp_path: Path) -> None:
     times = ((2, 1.0), (3, 9.0), (3, 1.0))
     rows: list[Mapping[str, Any]] = [{"step": step, "time": 1.0, "step_seconds": seconds} for step, seconds in times]
     assert measures_of(training(tmp_path, rows, steps=4)).seconds == 4.0
