@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture
 def sandbox(tmp_path: Path) -> Path:
-    """A folder with ``work``, where a deed may write, and ``outside``, whose files no deed may change."""
+    """A folder with ``own``, where a call may write, and ``outside``, whose files no call may change."""
     (tmp_path / "own").mkdir()
     outside = tmp_path / "outside"
     (outside / "folder").mkdir(parents=True)
@@ -20,7 +20,7 @@ def sandbox(tmp_path: Path) -> Path:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Exclude these tests from the fast tests: they run two thousand deeds in separate processes."""
+    """Exclude these tests from the fast tests: they make two thousand calls in separate processes."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.slow)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.hostile.harness import Deed, Outcome, attack, attack_all, named
+from tests.hostile.harness import Call, Outcome, attack, attack_all, expect_refusal, named
 from tradewind import (
     Cpu,
     ExecutorStep,
@@ -130,26 +130,26 @@ def test_a_config_without_bounds_is_refused_by_step_and_place(sandbox: Path) -> 
         mentions = ["Step 'train/x'", "config.model", *_what_is_said_of(outcome.name)]
         outcome.must_be_refused(StepConfigError, mentions=mentions)
 
-    deeds: dict[str, Deed] = {
+    cases: dict[str, Call] = {
         name: lambda make=make: resolved({"model": make()})  # type: ignore[misc]
         for name, make in UNBOUNDED.items()
     }
-    attack_all(deeds, sandbox, judge, seconds=10)
+    attack_all(cases, sandbox, judge, seconds=10)
 
 
 def test_a_param_without_bounds_is_refused_by_name(sandbox: Path) -> None:
-    deeds: dict[str, Deed] = {
+    cases: dict[str, Call] = {
         name: lambda make=make: resolved({"a": versioned(run_param("lr"))}, params={"lr": make()})  # type: ignore[misc]
         for name, make in UNBOUNDED.items()
         if "versioned" not in name and "mirrored" not in name
     }
-    attack_all(deeds, sandbox, lambda done: done.must_be_refused(StepConfigError, mentions=["param 'lr'"]))
+    expect_refusal(cases, sandbox, StepConfigError, mentions=["param 'lr'"])
 
 
 def test_a_param_that_json_has_no_form_for_is_refused(sandbox: Path) -> None:
     values = [NAN, INF, -INF, [1.0, NAN], {"a": [INF]}, (NAN,)]
-    deeds = named(values, lambda value: resolved({}, params={"lr": value}))
-    attack_all(deeds, sandbox, lambda done: done.must_be_refused(StepConfigError, mentions=["param 'lr'", "JSON"]))
+    cases = named(values, lambda value: resolved({}, params={"lr": value}))
+    expect_refusal(cases, sandbox, StepConfigError, mentions=["param 'lr'", "JSON"])
 
 
 @pytest.mark.parametrize(
@@ -195,12 +195,12 @@ CIRCLES: dict[str, Callable[[ExecutorStep], Any]] = {
 
 @pytest.mark.parametrize("kind", CIRCLES)
 def test_steps_in_a_circle_are_refused_by_step_and_place(kind: str, sandbox: Path) -> None:
-    deeds = named([1, 2, 3, 50, 3000], lambda length: resolve([ring(length, CIRCLES[kind])], "/prefix"))
+    cases = named([1, 2, 3, 50, 3000], lambda length: resolve([ring(length, CIRCLES[kind])], "/prefix"))
 
     def judge(outcome: Outcome) -> None:
         outcome.must_be_refused(ExperimentError, mentions=["config.inputs.former", "'s0'"])
 
-    attack_all(deeds, sandbox, judge)
+    attack_all(cases, sandbox, judge)
 
 
 def test_a_chain_of_steps_may_be_long(sandbox: Path) -> None:
@@ -218,8 +218,8 @@ def test_steps_that_refer_to_many_that_refer_to_many_are_refused(sandbox: Path) 
 
 
 def test_a_reference_to_what_is_no_step_is_refused(sandbox: Path) -> None:
-    deeds = named([7, "data", [1], {}, print, HUGE], lambda other: resolved({"a": output_path_of(other)}))
-    attack_all(deeds, sandbox, lambda done: done.must_be_refused(ExperimentError, mentions=["config.a"]))
+    cases = named([7, "data", [1], {}, print, HUGE], lambda other: resolved({"a": output_path_of(other)}))
+    expect_refusal(cases, sandbox, ExperimentError, mentions=["config.a"])
     attack(lambda: resolved({"a": output_path_of(None)}), sandbox).must_be_accepted()  # type: ignore[arg-type]
 
 
@@ -243,8 +243,7 @@ AMOUNTS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("what", AMOUNTS)
 def test_an_amount_that_is_none_is_refused_in_a_sentence(what: str, sandbox: Path) -> None:
     values = [NAN, INF, -INF, HUGE, -HUGE, -1, "1" * 6000, [1] * 10_000, None, True, 2**63, b"1"]
-    deeds = named(values, AMOUNTS[what])
-    attack_all(deeds, sandbox, lambda done: done.must_be_refused(ValueError, mentions=[":"]))
+    expect_refusal(named(values, AMOUNTS[what]), sandbox, ValueError, mentions=[":"])
 
 
 @pytest.mark.parametrize("field", ["timeout", "queue_timeout", "connect_timeout", "budget_gb", "host_grace_s"])
@@ -256,8 +255,8 @@ def test_non_finite_or_invalid_number_is_refused_by_field_name(field: str, sandb
             return RepairRequest("google", "us-central2-b", "ray", labels={"a": "b"}, settings={field: amount})
         return RayJobOperator(task_id="job", entrypoint="true", **{field: amount})
 
-    deeds = named([NAN, INF, -1, HUGE, "1", True, b"1"], make)
-    attack_all(deeds, sandbox, lambda done: done.must_be_refused(ValueError, mentions=[field, "finite number"]))
+    cases = named([NAN, INF, -1, HUGE, "1", True, b"1"], make)
+    expect_refusal(cases, sandbox, ValueError, mentions=[field, "finite number"])
 
 
 # ---- selections of a run
@@ -296,8 +295,8 @@ def test_a_selection_that_is_none_is_refused_by_name(field: str, sandbox: Path) 
         else:
             outcome.must_be_refused(SelectionError, mentions=[field])
 
-    deeds: dict[str, Deed] = {name: partial(Selection, **{field: given}) for name, given in SELECTIONS.items()}
-    attack_all(deeds, sandbox, judge)
+    cases: dict[str, Call] = {name: partial(Selection, **{field: given}) for name, given in SELECTIONS.items()}
+    attack_all(cases, sandbox, judge)
 
 
 # ---- arguments of a DAG and of a step
@@ -323,8 +322,8 @@ def test_an_argument_of_a_dag_without_bounds_is_refused_by_name(argument: str, s
         experiment_dag(steps=[ExecutorStep("s", print, {})], **given)
 
     mentioned = "param 'lr'" if argument == "params" else argument
-    deeds: dict[str, Deed] = {name: partial(make, endless) for name, endless in ENDLESS.items()}
-    attack_all(deeds, sandbox, lambda done: done.must_be_refused(ExperimentError, mentions=[mentioned]), seconds=8)
+    cases: dict[str, Call] = {name: partial(make, endless) for name, endless in ENDLESS.items()}
+    expect_refusal(cases, sandbox, ExperimentError, mentions=[mentioned], seconds=8)
 
 
 def test_a_default_that_json_has_no_form_for_is_refused_by_name(sandbox: Path) -> None:
@@ -332,15 +331,15 @@ def test_a_default_that_json_has_no_form_for_is_refused_by_name(sandbox: Path) -
         experiment_dag("d", [ExecutorStep("s", print, {})], params={"lr": default})
 
     defaults: list[Any] = [b"x", {1, 2}, Path("x" * 1_000_000), 1j, NAN, [INF], print, range(10**12)]
-    deeds = named(defaults, make, lambda default: make(Param(default)))
+    cases = named(defaults, make, lambda default: make(Param(default)))
     mentions = ["DAG 'd': param 'lr'", "JSON"]
-    attack_all(deeds, sandbox, lambda done: done.must_be_refused(ExperimentError, mentions=mentions))
+    expect_refusal(cases, sandbox, ExperimentError, mentions=mentions)
 
 
 def test_a_time_zone_that_there_is_not_is_refused_in_a_sentence(sandbox: Path) -> None:
     zones = ["", "Nowhere/At_All", "x" * 100_000, "../../etc/passwd", "a\0b", "\ud800"]
-    deeds = named(zones, lambda zone: experiment_dag("d", [ExecutorStep("s", print, {})], timezone=zone))
-    attack_all(deeds, sandbox, lambda done: done.must_be_refused(ExperimentError, mentions=["time zone", "DAG 'd'"]))
+    cases = named(zones, lambda zone: experiment_dag("d", [ExecutorStep("s", print, {})], timezone=zone))
+    expect_refusal(cases, sandbox, ExperimentError, mentions=["time zone", "DAG 'd'"])
 
 
 @pytest.mark.parametrize("field", ["name", "description"])
@@ -348,5 +347,5 @@ def test_a_step_that_is_called_nothing_readable_is_refused(field: str, sandbox: 
     def make(endless: Callable[[], Any]) -> None:
         ExecutorStep(**{"name": "s", "fn": print, "config": {}} | {field: endless()})
 
-    deeds: dict[str, Deed] = {name: partial(make, endless) for name, endless in ENDLESS.items()}
-    attack_all(deeds, sandbox, lambda done: done.must_be_refused(ExperimentError, mentions=[field]))
+    cases: dict[str, Call] = {name: partial(make, endless) for name, endless in ENDLESS.items()}
+    expect_refusal(cases, sandbox, ExperimentError, mentions=[field])

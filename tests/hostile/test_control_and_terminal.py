@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.hostile.harness import Outcome, attack_all, named
+from tests.hostile.harness import Outcome, attack_all, expect_refusal, named
 from tradewind.cli.fleet.access import PrefixedLines
 from tradewind.cli.fleet.lifecycle import _echo, agree
 from tradewind.cli.main import parser
@@ -77,8 +77,8 @@ def test_a_request_that_is_none_is_refused(sandbox: Path) -> None:
         b'{"name": "' + b"a" * 70_000 + b'"}', b'{"name": "' + b"a" * 300 + b'"}', b'{"name": true}',
         b'{"name": {"a": 1}}', b'{"name": "a", "notice_s": "soon"}',
     ]  # fmt: skip
-    deeds = named(bodies, lambda body: read_arguments(bound(RehearsalCloud.preempt), body))
-    attack_all(deeds, sandbox, lambda done: done.must_be_refused(BadArgumentError))
+    cases = named(bodies, lambda body: read_arguments(bound(RehearsalCloud.preempt), body))
+    expect_refusal(cases, sandbox, BadArgumentError)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from tests.hostile.harness import Deed, Outcome, attack_all
+from tests.hostile.harness import Call, Outcome, attack_all, expect_success
 from tests.records.test_found_files import begin, end, work
 from tradewind.records.discovery import OccupiedFolderError, find_outputs
 from tradewind.steps import ExecutorStep, ResolvedStep, resolve
@@ -103,8 +103,8 @@ def test_failed_attempts_remove_only_their_own_leftovers(sandbox: Path) -> None:
         outcome.must_be_accepted("[]")
         assert entries(output) == before, f"{entries(output)}, not {before}"
 
-    deeds: dict[str, Deed] = dict.fromkeys(plants, lambda: fail_three_times(step))
-    attack_all(deeds, sandbox, judge, prepare=prepare)
+    cases: dict[str, Call] = dict.fromkeys(plants, lambda: fail_three_times(step))
+    attack_all(cases, sandbox, judge, prepare=prepare)
 
 
 def test_link_left_by_attempt_is_removed_and_its_target_stays(sandbox: Path) -> None:
@@ -117,8 +117,8 @@ def test_link_left_by_attempt_is_removed_and_its_target_stays(sandbox: Path) -> 
         begin(step)
         return sorted(entries(output))
 
-    deeds: dict[str, Deed] = {str(number): partial(leave, plant) for number, plant in enumerate(LINKS)}
-    attack_all(deeds, sandbox, lambda done: done.must_be_accepted("[]"), prepare=lambda _: output.mkdir(parents=True))
+    cases: dict[str, Call] = {str(number): partial(leave, plant) for number, plant in enumerate(LINKS)}
+    expect_success(cases, sandbox, "[]", prepare=lambda _: output.mkdir(parents=True))
 
 
 def test_output_linked_to_foreign_folder_does_not_empty_it(sandbox: Path) -> None:
@@ -181,5 +181,5 @@ def test_oddly_named_folder_does_not_hide_other_outputs(sandbox: Path) -> None:
         for folder in (names[name], f"{names[name]}/deep", "fine"):
             file(f"{folder}/.executor_info")(own, sandbox)
 
-    deeds = dict.fromkeys(names, lambda: "fine" in [Path(path).name for path in find_outputs(str(own))])
-    attack_all(deeds, sandbox, lambda done: done.must_be_accepted("True"), prepare=prepare)
+    cases = dict.fromkeys(names, lambda: "fine" in [Path(path).name for path in find_outputs(str(own))])
+    expect_success(cases, sandbox, "True", prepare=prepare)

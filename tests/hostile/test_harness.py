@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hostile.harness import Deed, Outcome, attack, attack_all
+from tests.hostile.harness import Call, Outcome, attack, attack_all
 
 
 def _raise(error: BaseException) -> None:
@@ -28,7 +28,7 @@ def _must_be_refused(outcome: Outcome) -> None:
     outcome.must_be_refused(ValueError, secrets=["hunter2"])
 
 
-HARM: dict[str, tuple[Deed, str]] = {
+HARM: dict[str, tuple[Call, str]] = {
     "accepted": (lambda: "taken", "accepted: 'taken'"),
     "raw exception": (lambda: _raise(KeyError("x")), "builtins.KeyError"),
     "silence": (lambda: _raise(ValueError("")), "says nothing"),
@@ -67,9 +67,9 @@ def test_a_harmless_deed_may_write_where_it_works(sandbox: Path) -> None:
 
 
 def test_harm_is_seen_and_named_between_good_cases(sandbox: Path) -> None:
-    cases: dict[str, Deed] = {}
-    for name, (deed, _) in HARM.items():
-        cases |= {f"before {name}": _refuse, name: deed}
+    cases: dict[str, Call] = {}
+    for name, (call, _) in HARM.items():
+        cases |= {f"before {name}": _refuse, name: call}
     with pytest.raises(AssertionError) as failure:
         attack_all({**cases, "after": _refuse}, sandbox, _must_be_refused, seconds=5.0)
     heading, *lines = str(failure.value).splitlines()
@@ -80,7 +80,7 @@ def test_harm_is_seen_and_named_between_good_cases(sandbox: Path) -> None:
 
 
 def test_every_case_begins_in_an_empty_folder_that_is_prepared(sandbox: Path) -> None:
-    cases: dict[str, Deed] = {name: lambda: [Path("left").touch(), os.listdir()][1:] for name in ("a", "b")}
+    cases: dict[str, Call] = {name: lambda: [Path("left").touch(), os.listdir()][1:] for name in ("a", "b")}
     seen = []
 
     def judge(outcome: Outcome) -> None:
@@ -98,6 +98,6 @@ def test_harness_child_is_reused_until_a_case_leaves_a_thread(sandbox: Path) -> 
         return os.getpid()
 
     children: list[str] = []
-    cases: dict[str, Deed] = {"1": os.getpid, "2": leave_a_thread, "3": os.getpid}
+    cases: dict[str, Call] = {"1": os.getpid, "2": leave_a_thread, "3": os.getpid}
     attack_all(cases, sandbox, lambda outcome: children.append(outcome.value))
     assert children[0] == children[1] != children[2]

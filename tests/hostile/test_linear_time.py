@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import tradewind
-from tests.hostile.harness import attack, attack_all, named
+from tests.hostile.harness import attack, expect_refusal, expect_success, named
 from tradewind.plans.selection import RegexError, find_matches, linear_regex
 from tradewind.ray_jobs.dependencies import PinnedRequirements
 from tradewind.ray_jobs.errors import BadRequestError
@@ -111,11 +111,11 @@ def test_a_reader_of_text_takes_linear_time_on_every_repetition(reader: str, san
         except ValueError as error:
             assert reader in ("log", "open log"), (text[:100], error)  # the caller reports this for any response
 
-    def deed() -> None:
+    def call() -> None:
         for token in TOKENS + SECRET_TOKENS * (reader in ("entrypoint", "metadata")):
             assert is_linear(read, token), token
 
-    attack(deed, sandbox, seconds=120).must_be_accepted()
+    attack(call, sandbox, seconds=120).must_be_accepted()
 
 
 @pytest.mark.parametrize(
@@ -159,14 +159,14 @@ def test_no_expression_of_ours_takes_more_than_linear_time(sandbox: Path) -> Non
     found = [*patterns()]
     assert len(found) > 50
 
-    def deed() -> None:
+    def call() -> None:
         for name, pattern, is_searched in found:
             for token in {*TOKENS, "a", "A", *own_tokens(pattern.pattern)}:
                 print(name, repr(token))
                 assert is_linear(pattern.fullmatch, token), (name, token)
                 assert not is_searched or is_linear(pattern.search, token), (name, token)
 
-    outcome = attack(deed, sandbox, seconds=300)
+    outcome = attack(call, sandbox, seconds=300)
     assert outcome.kind == "returned", f"{outcome.message or 'takes long'}: {outcome.output.splitlines()[-1]}"
 
 
@@ -189,7 +189,7 @@ def test_a_glob_of_stars_is_refused_or_ends_soon(sandbox: Path) -> None:
         for path in ("a" * 255, "/".join(["a"] * 500), "/".join(["aaaa"] * 200) + "/c", "a" * 200 + "/" + "a" * 200):
             assert not matches_glob(glob, path) or glob.startswith(("*a", "*/", "?*")) or set(glob) == {"*"}
 
-    attack_all(named(globs, match), sandbox, lambda done: done.must_be_accepted(), seconds=30)
+    expect_success(named(globs, match), sandbox, seconds=30)
 
 
 def test_what_is_no_list_of_globs_is_refused_by_step(sandbox: Path) -> None:
@@ -197,5 +197,5 @@ def test_what_is_no_list_of_globs_is_refused_by_step(sandbox: Path) -> None:
         "*", ["/a"], ["../x"], ["a/../../b"], [""], [None], [7], ["a**"], ["**b/x"], ["a\0"], ["\ud800"], ["a\nb"],
         ["a"] * 5000, ["a" * 5000], {"a": 1}, 7, None, [["a"]], [b"a"],
     ]  # fmt: skip
-    deeds = named(wrong, lambda globs: ExecutorStep("s", print, {}, resumable=globs))
-    attack_all(deeds, sandbox, lambda done: done.must_be_refused(StepConfigError, mentions=["Step 's'"]))
+    cases = named(wrong, lambda globs: ExecutorStep("s", print, {}, resumable=globs))
+    expect_refusal(cases, sandbox, StepConfigError, mentions=["Step 's'"])

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.airflow.test_page_access import CLASS, GOOD, HARMLESS, MALFORMED
-from tests.hostile.harness import attack_all, named
+from tests.hostile.harness import expect_success, named
 from tradewind.runtime.pods.timeline import TimelineEvent
 
 
@@ -55,19 +55,16 @@ def too_deep() -> Any:
 
 def test_a_malformed_plan_is_said_to_be_one(sandbox: Path) -> None:
     plans: dict[str, Any] = {**MALFORMED, **{f"{name} as text": json.dumps(plan) for name, plan in MALFORMED.items()}}
-    deeds = {name: partial(_says, "cannot be shown: ", plan) for name, plan in plans.items()}
-    attack_all(deeds, sandbox, lambda done: done.must_be_accepted("True"))
+    expect_success({name: partial(_says, "cannot be shown: ", plan) for name, plan in plans.items()}, sandbox, "True")
 
 
 def test_what_is_no_json_is_said_to_be_none(sandbox: Path) -> None:
     values = ["{not JSON", "[" * 100_000, '{"steps": ' * 50_000, too_deep, lambda: json.loads("{")]
-    deeds = named(values, partial(_says, "is no readable JSON"))
-    attack_all(deeds, sandbox, lambda done: done.must_be_accepted("True"))
+    expect_success(named(values, partial(_says, "is no readable JSON")), sandbox, "True")
 
 
 def test_what_is_no_plan_is_none_yet(sandbox: Path) -> None:
-    deeds = {name: partial(_says, "no plan yet", value) for name, value in HARMLESS.items()}
-    attack_all(deeds, sandbox, lambda done: done.must_be_accepted("True"))
+    expect_success({name: partial(_says, "no plan yet", value) for name, value in HARMLESS.items()}, sandbox, "True")
 
 
 def test_no_class_that_an_xcom_names_is_loaded(sandbox: Path) -> None:
@@ -81,7 +78,7 @@ def test_no_class_that_an_xcom_names_is_loaded(sandbox: Path) -> None:
         return bool(plan_page(value))
 
     values = [CLASS, json.dumps(CLASS), {**GOOD, "estimate": CLASS}, json.dumps({**GOOD, "x": CLASS})]
-    attack_all(named(values, show), sandbox, lambda done: done.must_be_accepted())
+    expect_success(named(values, show), sandbox)
 
 
 @pytest.mark.parametrize("text", ["\ud800", "<script>alert(1)</script>", "\x1b[2J", "\0", "' onclick='x", '"><b>'])

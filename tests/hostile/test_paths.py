@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
-from tests.hostile.harness import Outcome, attack_all, named
+from tests.hostile.harness import Outcome, attack_all, expect_refusal, expect_success, named
 from tradewind import experiment_dag
 from tradewind.cli.experiments.outputs import named_output, output_of
 from tradewind.cli.experiments.plan import find_version
@@ -51,200 +52,76 @@ def loaded() -> None:
     importlib.import_module("tradewind_ui.timelines")
 
 
-NO_PLACES = [
-    "reference://::http://127.0.0.1:9/x",
-    "reference://::/etc/hostname",
-    "simplecache::gs://bucket/x",
-    "filecache::s3://bucket/x",
-    "blockcache::file:///etc/hostname",
-    "zip://inner::/data/archive.zip",
-    "tar://inner::gs://bucket/archive.tar",
-    "dir::file:///etc",
-    "gs://bucket/a::b",
-    "/data/a::b",
-    "::",
-    "a::",
-    f"https://me:{SECRET}@host/x",
-    f"gs://me:{SECRET}@bucket/x",
-    f"s3://{SECRET}@bucket/x",
-    f"sftp://me:{SECRET}@host/x",
-    "http://169.254.169.254/computeMetadata/v1/",
-    "http://127.0.0.1:8080/api",
-    "https://host/x",
-    "ftp://host/x",
-    "ssh://host/x",
-    "smb://host/x",
-    "hdfs://host/x",
-    "webhdfs://host/x",
-    "github://org:repo@main/x",
-    "git://repo",
-    "jlab://host/x",
-    "libarchive://x",
-    "lakefs://x/y",
-    "dvc://x",
-    "arrow_hdfs://x",
-    "abfs://container/x",
-    "adl://container/x",
-    "oci://bucket/x",
-    "hf://datasets/x",
-    "dbfs:///x",
-    "dask://x",
-    "cached://x",
-    "data:text/plain,hello",
-    "data:;base64,aGVsbG8=",
-    "GS://bucket/x",
-    "S3://bucket/x",
-    "FILE:///etc/hostname",
-    " gs://bucket/x",
-    "\tgs://bucket/x",
-    "\ngs://bucket/x",
-    "://bucket",
-    "gs:/bucket/x",
-    "s3:bucket",
-    "file:/etc/hostname",
-    "local:/etc/hostname",
-    "memory:x",
-    "gs://",
-    "gs:///x",
-    "s3://",
-    "s3a:///x",
-    "gs://.executor_status.lock",
-    "gs:// bucket/x",
-    "gs://buck\net/x",
-    "s3://-bucket/x",
-    "gs://[a-z]*/x",
-    "gs://bucket/../other/x",
-    "s3://bucket/a/../../other",
-    "gs://bucket/./x",
-    "gs://bucket/..",
-    "gs://bucket/\0x",
-    "/data/\0/etc",
-    "\0",
-    "/data/\udc80",
-    "gs://bucket/\ud800x",
-    "/" + "x" * 256,
-    "/" + "é" * 128,
-    "gs://bucket/" + "x" * 1025,
-    "/" + "ab/" * 2000,
-    "x" * 1_000_000,
-    "",
-    None,
-    0,
-    b"/data",
-    ["/data"],
-    {"path": "/data"},
-    Path("/data"),
-]
+UNUSABLE = [
+    # chained file systems
+    "reference://::http://127.0.0.1:9/x", "reference://::/etc/hostname", "simplecache::gs://bucket/x",
+    "filecache::s3://bucket/x", "blockcache::file:///etc/hostname", "zip://inner::/data/archive.zip",
+    "tar://inner::gs://bucket/archive.tar", "dir::file:///etc", "gs://bucket/a::b", "/data/a::b", "::", "a::",
+    # credentials
+    f"https://me:{SECRET}@host/x", f"gs://me:{SECRET}@bucket/x", f"s3://{SECRET}@bucket/x", f"sftp://me:{SECRET}@host/x",
+    # schemes of other stores
+    "http://169.254.169.254/computeMetadata/v1/", "http://127.0.0.1:8080/api", "https://host/x", "ftp://host/x",
+    "ssh://host/x", "smb://host/x", "hdfs://host/x", "webhdfs://host/x", "github://org:repo@main/x", "git://repo",
+    "jlab://host/x", "libarchive://x", "lakefs://x/y", "dvc://x", "arrow_hdfs://x", "abfs://container/x",
+    "adl://container/x", "oci://bucket/x", "hf://datasets/x", "dbfs:///x", "dask://x", "cached://x",
+    "data:text/plain,hello", "data:;base64,aGVsbG8=",
+    # spellings of a scheme
+    "GS://bucket/x", "S3://bucket/x", "FILE:///etc/hostname", " gs://bucket/x", "\tgs://bucket/x", "\ngs://bucket/x",
+    "://bucket", "gs:/bucket/x", "s3:bucket", "file:/etc/hostname", "local:/etc/hostname", "memory:x",
+    # buckets
+    "gs://", "gs:///x", "s3://", "s3a:///x", "gs://.executor_status.lock", "gs:// bucket/x", "gs://buck\net/x",
+    "s3://-bucket/x", "gs://[a-z]*/x", "gs://bucket/../other/x", "s3://bucket/a/../../other", "gs://bucket/./x",
+    "gs://bucket/..", "gs://bucket/\0x",
+    # names
+    "/data/\0/etc", "\0", "/data/\udc80", "gs://bucket/\ud800x", "/" + "x" * 256, "/" + "é" * 128,
+    "gs://bucket/" + "x" * 1025, "/" + "ab/" * 2000, "x" * 1_000_000,
+    # not a text, or none
+    "", None, 0, b"/data", ["/data"], {"path": "/data"}, Path("/data"),
+]  # fmt: skip
 
 
-def must_be_refused(outcome: Outcome) -> None:
-    outcome.must_be_refused(*REFUSED, secrets=[SECRET])
+def test_store_refuses_unusable_paths(sandbox: Path) -> None:
+    cases = named(UNUSABLE, file_system_at, lambda path: open_file(path, "wb"))
+    cases |= named(UNUSABLE[:64:4], read_text, read_record, list_files, lambda path: write_text(path, "x"))
+    expect_refusal(cases, sandbox, *REFUSED, secrets=[SECRET])
 
 
-def test_what_is_no_place_is_opened_by_nobody(sandbox: Path) -> None:
-    attack_all(named(NO_PLACES, file_system_at, lambda path: open_file(path, "wb")), sandbox, must_be_refused)
-
-
-def test_no_reader_and_no_writer_of_records_opens_it(sandbox: Path) -> None:
-    deeds = named(NO_PLACES[:64:4], read_text, read_record, list_files, lambda path: write_text(path, "x"))
-    attack_all(deeds, sandbox, must_be_refused)
-
-
-def test_it_is_no_prefix_and_no_root(sandbox: Path) -> None:
-    def prefix(path: Any) -> str:
+def test_unusable_paths_are_neither_prefix_nor_root(sandbox: Path) -> None:
+    def choose(path: Any) -> str:
         return choose_prefix(None, path, {}, None, lambda: None).path
 
-    def is_no_prefix(outcome: Outcome) -> None:
-        mentions = ["The run's param 'prefix'"]
-        outcome.must_be_refused(*REFUSED, ExperimentError, secrets=[SECRET], mentions=mentions)
-
-    def is_no_root(outcome: Outcome) -> None:
-        outcome.must_be_refused(*REFUSED, secrets=[SECRET], mentions=["allowed_roots"])
-
-    paths: list[Any] = NO_PLACES[:-7]
-    attack_all(named(paths, prefix), sandbox, is_no_prefix)
+    paths: list[Any] = UNUSABLE[:-7]
+    mentions = ["The run's param 'prefix'"]
+    expect_refusal(named(paths, choose), sandbox, *REFUSED, ExperimentError, secrets=[SECRET], mentions=mentions)
     roots = [path for path in paths if not set(path) & {",", "\n"} and path.strip() == path]
-    attack_all(named(roots, roots_in), sandbox, is_no_root)
+    expect_refusal(named(roots, roots_in), sandbox, *REFUSED, secrets=[SECRET], mentions=["allowed_roots"])
 
 
 NAMES = [
-    "..",
-    "../other",
-    "a/../../b",
-    "a/..",
-    "/etc/cron.d/x",
-    "//host/x",
-    "gs://bucket/x",
-    "http://127.0.0.1/x",
-    "reference://::http://127.0.0.1/x",
-    "a::b",
-    "a\0b",
-    "\0",
-    "a\ud800",
-    ".attempts",
-    "a/.attempts/1",
-    ".tradewind/pins",
-    "file:///etc/x",
-    f"https://me:{SECRET}@host/x",
-    None,
-    7,
-    b"bytes",
-    ["a"],
-]
-
-
-def test_a_name_that_leads_out_of_the_prefix_makes_no_dag(sandbox: Path) -> None:
-    deeds = named(NAMES, lambda name: experiment_dag("made", [ExecutorStep(name, None, {})]))
-    attack_all(deeds, sandbox, lambda done: done.must_be_refused(ExperimentError, secrets=[SECRET]))
-
-
+    "..", "../other", "a/../../b", "a/..", "/etc/cron.d/x", "//host/x", "gs://bucket/x", "http://127.0.0.1/x",
+    "reference://::http://127.0.0.1/x", "a::b", "a\0b", "\0", "a\ud800", ".attempts", "a/.attempts/1",
+    ".tradewind/pins", "file:///etc/x", f"https://me:{SECRET}@host/x", None, 7, b"bytes", ["a"],
+]  # fmt: skip
 OVERRIDES = [
-    *(path for path in NO_PLACES if isinstance(path, str) and "::" in path or path == ""),
-    "..",
-    "../other",
-    "a/../..",
-    "./../x",
-    ".",
-    "./",
-    "././.",
-    "/",
-    "//",
-    "/..",
-    "/data/../etc",
-    "file:///",
-    "file:x",
-    "gs://bucket",
-    "gs://bucket/",
-    "gs://bucket//",
-    "s3://",
-    "memory://",
-    "http://host/x",
-    "http://[::1",
-    "http://[",
-    "train:v1",
-    "C:\\data",
-    "mailto:x",
-    f"gs://me:{SECRET}@bucket/x",
-    "a\0b",
-    "\udcff",
-    ".tradewind",
-    "x/.attempts",
-    5,
+    *(path for path in UNUSABLE if isinstance(path, str) and "::" in path or path == ""),
+    "..", "../other", "a/../..", "./../x", ".", "./", "././.", "/", "//", "/..", "/data/../etc", "file:///", "file:x",
+    "gs://bucket", "gs://bucket/", "gs://bucket//", "s3://", "memory://", "http://host/x", "http://[::1", "http://[",
+    "train:v1", "C:\\data", "mailto:x", f"gs://me:{SECRET}@bucket/x", "a\0b", "\udcff", ".tradewind", "x/.attempts", 5,
     b"x",
-]
+]  # fmt: skip
 
 
-def test_an_override_that_no_prefix_makes_right_makes_no_dag(sandbox: Path) -> None:
-    def make(override: Any) -> None:
-        experiment_dag("made", [ExecutorStep("mine", None, {}, override_output_path=override)])
-
-    def judge(outcome: Outcome) -> None:
-        outcome.must_be_refused(ExperimentError, secrets=[SECRET], mentions=["'mine'", "override_output_path"])
-
-    attack_all(named(OVERRIDES, make), sandbox, judge)
+def dag_of(name: Any, override: Any = None) -> None:
+    experiment_dag("made", [ExecutorStep(name, None, {}, override_output_path=override)])
 
 
-# ---- roots
+def test_step_name_outside_prefix_is_refused(sandbox: Path) -> None:
+    expect_refusal(named(NAMES, dag_of), sandbox, ExperimentError, secrets=[SECRET])
+
+
+def test_override_without_valid_path_is_refused(sandbox: Path) -> None:
+    cases = named(OVERRIDES, partial(dag_of, "mine"))
+    expect_refusal(cases, sandbox, ExperimentError, secrets=[SECRET], mentions=["'mine'", "override_output_path"])
 
 
 def outside(sandbox: Path) -> list[str]:
@@ -256,28 +133,12 @@ def outside(sandbox: Path) -> list[str]:
     (store / "up").symlink_to("..")
     (work / "store-2").mkdir()
     return [
-        str(sandbox / "outside"),
-        f"{store}/../../outside",
-        f"{store}/link",
-        f"{store}/link/folder",
-        f"{store}/x/../../store-2",
-        f"{store}/up",
-        f"{store}/up/store-2",
-        f"{store}/up/../outside",
-        f"{store}-2",
-        str(work),
-        "/",
+        str(sandbox / "outside"), f"{store}/../../outside", f"{store}/link", f"{store}/link/folder",
+        f"{store}/x/../../store-2", f"{store}/up", f"{store}/up/store-2", f"{store}/up/../outside", f"{store}-2",
+        str(work), "/", f"file://{sandbox}/outside", f"local://{store}/../../outside",
         "/proc/self/root/etc",  # through a link of the kernel
-        "/proc/self/cwd/../outside",
-        "/dev/fd",
-        f"file://{sandbox}/outside",
-        f"local://{store}/../../outside",
-        "gs://other/x",
-        "s3://other/x",
-        "memory://other",
-        "~",
-        "~root/x",
-    ]
+        "/proc/self/cwd/../outside", "/dev/fd", "gs://other/x", "s3://other/x", "memory://other", "~", "~root/x",
+    ]  # fmt: skip
 
 
 def run_of(prefix: Any, *, declares: bool = True) -> RunValues:
@@ -289,19 +150,18 @@ def run_of(prefix: Any, *, declares: bool = True) -> RunValues:
     return ExperimentSettings().values_of({"dag": dag, "dag_run": run, "params": {"prefix": prefix}})  # type: ignore[typeddict-item]
 
 
-def test_a_run_and_a_page_reach_nothing_below_no_root(sandbox: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_and_page_stay_below_roots(sandbox: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = outside(sandbox)
     monkeypatch.setenv("AIRFLOW__TRADEWIND__ALLOWED_ROOTS", str(sandbox / "own/store"))
 
-    def is_refused(outcome: Outcome) -> None:
-        outcome.must_be_refused(UnusablePathError, ExperimentError, mentions=["The run's param 'prefix'"])
-
-    def is_not_shown(outcome: Outcome) -> None:
+    def judge(outcome: Outcome) -> None:
         outcome.must_be_accepted()
         assert "The timeline is not read" in outcome.value, outcome.value
 
-    attack_all(named(paths, lambda path: ExperimentSettings().prefix_of(run_of(path))), sandbox, is_refused)
-    attack_all(named(paths, importlib.import_module("tradewind_ui.timelines").timeline_of), sandbox, is_not_shown)
+    prefixes = named(paths, lambda path: ExperimentSettings().prefix_of(run_of(path)))
+    mentions = ["The run's param 'prefix'"]
+    expect_refusal(prefixes, sandbox, UnusablePathError, ExperimentError, mentions=mentions)
+    attack_all(named(paths, importlib.import_module("tradewind_ui.timelines").timeline_of), sandbox, judge)
 
 
 def places_read(root: Path, reads: list[str], **more: Any) -> dict[str, str]:
@@ -315,104 +175,63 @@ def places_read(root: Path, reads: list[str], **more: Any) -> dict[str, str]:
     return stored._places
 
 
-def test_a_record_names_nothing_that_lies_below_no_root(sandbox: Path) -> None:
-    paths, store = outside(sandbox), sandbox / "own/store"
-    deeds = named(paths, lambda path: places_read(store, ["b-123456"], dependencies=[path]))
-    expected = repr({"b-123456": f"{store}/b-123456"})
-    attack_all(deeds, sandbox, lambda done: done.must_be_accepted(expected))
+def test_record_cannot_lead_readers_outside_the_roots(sandbox: Path) -> None:
+    store = sandbox / "own/store"
+    unusable = [path for path in UNUSABLE if isinstance(path, str)][:60:2]
+    paths = named([*outside(sandbox), *unusable], lambda path: places_read(store, ["b-123456"], dependencies=[path]))
+    expect_success(paths, sandbox, repr({"b-123456": f"{store}/b-123456"}), secrets=[SECRET])
 
+    def foreign(name: str) -> list[str]:
+        return [place for place in places_read(store, [name]).values() if not place.startswith(f"{store}/")]
 
-def test_a_record_names_nothing_that_is_no_place(sandbox: Path) -> None:
-    paths = [path for path in NO_PLACES if isinstance(path, str)][:60:2]
-    own = sandbox / "own"
-    deeds = named(paths, lambda path: places_read(own, ["b-123456"], dependencies=[path]))
-    expected = repr({"b-123456": f"{own}/b-123456"})
-    attack_all(deeds, sandbox, lambda done: done.must_be_accepted(expected, secrets=[SECRET]))
-
-
-def test_the_name_of_an_input_in_a_record_leads_nowhere_else(sandbox: Path) -> None:
     names = ["../../outside/x-123456", "..-123456", "a::b-123456", "\0-123456", "/etc/x-123456"]
-    own = sandbox / "own"
-
-    def look(name: str) -> list[str]:
-        return [place for place in places_read(own, [name]).values() if not place.startswith(f"{own}/")]
-
-    attack_all(named(names, look), sandbox, lambda done: done.must_be_accepted("[]"))
+    expect_success(named(names, foreign), sandbox, "[]")
 
 
-def test_a_param_that_the_dag_does_not_have_is_no_prefix(sandbox: Path) -> None:
+def test_undeclared_param_is_not_a_prefix(sandbox: Path) -> None:
     paths = ["/elsewhere", "gs://bucket/x", "http://h/x", "", None, 3, "{out}/../../outside"]
-    deeds = named(paths, lambda path: run_of(path, declares=False).params)
-    attack_all(deeds, sandbox, lambda done: done.must_be_accepted("{}"))
+    expect_success(named(paths, lambda path: run_of(path, declares=False).params), sandbox, "{}")
 
 
-def test_a_driver_reads_no_input_that_lies_below_no_root(sandbox: Path) -> None:
+def spec_at(output: str, *roots: str) -> StepSpec:
+    return StepSpec("s", "s-1", output, "m:f", None, {}, {"kind": "cpu"}, False, roots=roots)
+
+
+def test_driver_reads_no_input_outside_the_roots(sandbox: Path) -> None:
     paths, output = outside(sandbox), f"{sandbox}/own/store/out"
-    spec = StepSpec("s", "s-1", output, "m:f", None, {}, {"kind": "cpu"}, False, roots=(f"{sandbox}/own/store",))
+    spec = spec_at(output, f"{sandbox}/own/store")
 
     def check(path: str) -> None:
         attempt = Attempt(1, "job", "", {}, spec.to_json(), inputs={path: None})
         _check_paths(f"{output}/.attempts/1.json", attempt, spec)
 
-    def judge(outcome: Outcome) -> None:
-        outcome.must_be_refused(UnusablePathError, mentions=[".attempts/1.json: inputs"])
-
-    attack_all(named(paths, check), sandbox, judge)
+    expect_refusal(named(paths, check), sandbox, UnusablePathError, mentions=[".attempts/1.json: inputs"])
 
 
 def test_driver_refuses_attempt_file_outside_its_stated_output(sandbox: Path) -> None:
     output = f"{sandbox}/own/out"
-    spec = StepSpec("s", "s-1", output, "m:f", None, {}, {"kind": "cpu"}, False)
+    spec = spec_at(output)
     attempt = Attempt(1, "job", "", {}, spec.to_json())
-    files = [
-        f"{output}2/.attempts/1.json",
-        f"{output}/.attempts/2.json",
-        f"{output}/1.json",
-        f"{output}/.attempts/../1.json",
-        "/tmp/1.json",
-    ]
-
-    def judge(outcome: Outcome) -> None:
-        outcome.must_be_refused(StepRuntimeError, mentions=["is no attempt at"])
-
-    attack_all(named(files, lambda file: _check_paths(file, attempt, spec)), sandbox, judge)
+    files = [f"{output}{end}" for end in ("2/.attempts/1.json", "/.attempts/2.json", "/1.json", "/.attempts/../1.json")]
+    cases = named([*files, "/tmp/1.json"], lambda file: _check_paths(file, attempt, spec))
+    expect_refusal(cases, sandbox, StepRuntimeError, mentions=["is no attempt at"])
 
 
-# ---- paths from the command line
-
-WORDS = [
-    "..",
-    "../outside",
-    "a/../../outside",
-    "./../x",
-    "\0",
-    "a::b",
-    "\udc80",
-    "http://h/x",
-    "http://[",
-    "gs://",
-    "x" * 300,
-]
-
-
-def test_a_word_of_the_command_line_leads_out_of_no_prefix(sandbox: Path) -> None:
+def test_output_argument_stays_below_the_prefix(sandbox: Path) -> None:
+    words = ["..", "../outside", "a/../../outside", "./../x", "\0", "a::b", "\udc80", "http://h/x", "http://[", "gs://"]
     prefix = f"{sandbox}/own"
-    deeds = named(
-        WORDS,
+    cases = named(
+        [*words, "x" * 300],
         lambda word: named_output(prefix, word),
         lambda word: output_of(prefix, word, []),
         lambda word: find_version(word, prefix),
     )
-    attack_all(deeds, sandbox, lambda done: done.must_be_refused(UsageError))
+    expect_refusal(cases, sandbox, UsageError)
 
 
-def test_what_looks_hostile_and_is_not_goes_on_working(sandbox: Path) -> None:
+def test_unusual_but_valid_paths_and_names_are_accepted(sandbox: Path) -> None:
     paths = ("/data/a:b", "gs://bucket/a=1/b@2", "memory://a/[b]*", "/data/..x", "/data/x..", "s3://bucket/ä ö")
     names = ("x:y", "a..b", "...", "data/raw v2", "~")
-    deeds = [
-        named(paths, lambda path: Roots.of([path]).check(path, "A record")),
-        named(names, lambda name: experiment_dag("made", [ExecutorStep(name, None, {})])),
-    ]
-    for each in deeds:
-        attack_all(each, sandbox, lambda done: done.must_be_accepted())
+    cases = named(paths, lambda path: Roots.of([path]).check(path, "A record"))
+    expect_success(cases | named(names, dag_of), sandbox)
     assert NO_ROOTS.paths == () and issubclass(UnusablePathError, StorageError)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.hostile.harness import Deed, Outcome, attack_all, named
+from tests.hostile.harness import Call, expect_refusal, expect_success, named
 from tradewind.attempts.spec_digest import SpecChangedError, load_claimed_spec, spec_digest
 from tradewind.plans.garbage.collection import RequiredOutputs, find_garbage_below
 from tradewind.plans.plan import BadPlanError, Plan, planned_in
@@ -54,7 +54,7 @@ SPEC: Final = {
     "code_travels": False,
 }
 
-NO_RECORDS: Final = {
+BAD_CONTENTS: Final = {
     "empty": b"",
     "blank": b" \n\t ",
     "cut off": b'{"number": 1, "jo',
@@ -83,10 +83,6 @@ NO_RECORDS: Final = {
 }
 
 
-def _fifo(path: Path) -> None:
-    os.mkfifo(path)
-
-
 def _sparse(path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(1 << 30)
@@ -101,8 +97,8 @@ def _socket(path: Path) -> None:
         os.chdir(here)
 
 
-NO_FILES: Final[dict[str, Callable[[Path], Any]]] = {
-    "a pipe": _fifo,
+BAD_FILES: Final[dict[str, Callable[[Path], Any]]] = {
+    "a pipe": os.mkfifo,
     "a folder": lambda path: path.mkdir(),
     "a gigabyte": _sparse,
     "a socket": _socket,
@@ -114,11 +110,11 @@ NO_FILES: Final[dict[str, Callable[[Path], Any]]] = {
 
 
 def _read_lease() -> Lease:
-    held = LeaseStore(OUTPUT).read()
-    assert held is not None
-    if held.lease.flaw is not None:
-        raise BadRecordError(lease_path(OUTPUT), held.lease.flaw)
-    return held.lease
+    stored = LeaseStore(OUTPUT).read()
+    assert stored is not None
+    if stored.lease.flaw is not None:
+        raise BadRecordError(lease_path(OUTPUT), stored.lease.flaw)
+    return stored.lease
 
 
 def _read_info() -> Any:
@@ -144,7 +140,7 @@ READERS: Final[dict[str, tuple[str, Callable[[], Any]]]] = {
 }
 
 
-MALFORMED: Final[dict[str, bytes | Callable[[Path], Any]]] = {**NO_RECORDS, **NO_FILES}
+MALFORMED: Final[dict[str, bytes | Callable[[Path], Any]]] = {**BAD_CONTENTS, **BAD_FILES}
 KINDS: Final = ("empty", "cut off", "a pipe", "a link to itself", "a gigabyte", "a folder")
 """One content of each kind, for the callers of the readers above."""
 
@@ -155,21 +151,16 @@ def _put(sandbox: Path, file: str, content: bytes | Callable[[Path], Any]) -> No
     path.write_bytes(content) if isinstance(content, bytes) else content(path)
 
 
-def attack_with(
-    contents: Iterable[str], file: str, deed: Deed, sandbox: Path, judge: Callable[[Outcome], None]
-) -> None:
-    """Do ``deed`` with each of these malformed contents at ``file``."""
-    attack_all(dict.fromkeys(contents, deed), sandbox, judge, prepare=lambda name: _put(sandbox, file, MALFORMED[name]))
+def _putting(sandbox: Path, file: str) -> Callable[[str], None]:
+    """Return a ``prepare`` that writes the malformed content of the case's name at ``file``."""
+    return lambda name: _put(sandbox, file, MALFORMED[name])
 
 
 @pytest.mark.parametrize("record", READERS)
-def test_what_is_no_record_is_refused_by_its_name(record: str, sandbox: Path) -> None:
+def test_malformed_record_is_refused_by_file_name(record: str, sandbox: Path) -> None:
     file, read = READERS[record]
-
-    def judge(outcome: Outcome) -> None:
-        outcome.must_be_refused(BadRecordError, mentions=[file, "because"])
-
-    attack_with(MALFORMED, file, read, sandbox, judge)
+    cases = dict.fromkeys(MALFORMED, read)
+    expect_refusal(cases, sandbox, BadRecordError, mentions=[file, "because"], prepare=_putting(sandbox, file))
 
 
 WRONG: Final[dict[str, tuple[dict[str, Any], dict[str, list[Any]]]]] = {
@@ -235,103 +226,70 @@ REQUIRED: Final = {
 }
 
 
-def _wrong(record: str) -> dict[str, dict[str, Any]]:
-    base, fields = WRONG[record]
-    wrong = {
-        f"{name}-{number}": base | {name: value}
-        for name, values in fields.items()
-        for number, value in enumerate(values)
-    }
-    lacking = {
-        f"without {gone}": {name: value for name, value in base.items() if name != gone} for gone in REQUIRED[record]
-    }
-    return wrong | lacking
-
-
 @pytest.mark.parametrize("record", WRONG)
-def test_a_field_of_the_wrong_kind_is_refused_by_the_files_name(record: str, sandbox: Path) -> None:
+def test_field_of_wrong_type_is_refused_by_file_name(record: str, sandbox: Path) -> None:
     file, read = READERS["timeline" if record == "event" else record]
-    wrong = _wrong(record)
+    base, fields = WRONG[record]
+    wrong = {f"{name}-{number}": base | {name: value} for name in fields for number, value in enumerate(fields[name])}
+    for gone in REQUIRED[record]:
+        wrong[f"without {gone}"] = {name: value for name, value in base.items() if name != gone}
 
     def prepare(name: str) -> None:
         _put(sandbox, file, json.dumps([wrong[name]] if record == "event" else wrong[name]).encode())
 
-    def judge(outcome: Outcome) -> None:
-        outcome.must_be_refused(BadRecordError, mentions=[file, "because"])
-
-    attack_all(dict.fromkeys(wrong, read), sandbox, judge, prepare=prepare)
+    cases = dict.fromkeys(wrong, read)
+    expect_refusal(cases, sandbox, BadRecordError, mentions=[file, "because"], prepare=prepare)
 
 
-def test_a_whole_record_is_read(sandbox: Path) -> None:
+def test_valid_records_are_read(sandbox: Path) -> None:
     whole = {"lease": LEASE, "attempt": ATTEMPT, "info": INFO, "manifest": MANIFEST, "pin": PIN, "timeline": [EVENT]}
-    attack_all(
+    expect_success(
         {record: read for record, (_, read) in READERS.items()},
         sandbox,
-        lambda outcome: outcome.must_be_accepted(),
         prepare=lambda record: _put(sandbox, READERS[record][0], json.dumps(whole[record]).encode()),
     )
 
 
-PLANS: Final = {
+PLANS: Final[dict[str, Any]] = {
     "a list": [],
     "a text": "plan",
     "nothing": None,
     "no steps": {"prefix": "/p"},
-    "steps of no list": {"prefix": "/p", "steps": {"a": 1}},
-    "a step of no object": {"prefix": "/p", "steps": ["a"]},
-    "an unknown decision": {"prefix": "/p", "steps": [LINE | {"decision": "DELETE"}]},
-    "a decision of no text": {"prefix": "/p", "steps": [LINE | {"decision": ["RUN"]}]},
-    "no reason": {"prefix": "/p", "steps": [{name: LINE[name] for name in LINE if name != "reason"}]},
-    "a path of no text": {"prefix": "/p", "steps": [LINE | {"output_path": 5}]},
-    "half a character": {"prefix": "/p", "steps": [LINE | {"task_id": "\ud800"}]},
-    "an attempt without end": {"prefix": "/p", "steps": [LINE | {"attempt": float("inf")}]},
     "a prefix of no text": {"prefix": None, "steps": []},
-    "warnings of no list": {"prefix": "/p", "steps": [], "warnings": "w"},
-    "warnings of no text": {"prefix": "/p", "steps": [], "warnings": [{}]},
-    "an estimate of no text": {"prefix": "/p", "steps": [], "estimate": 5},
-}
+    **{f"steps: {steps!r}": {"prefix": "/p", "steps": steps} for steps in ({"a": 1}, ["a"])},
+    **{
+        f"a step with {wrong!r}": {"prefix": "/p", "steps": [LINE | wrong]}
+        for wrong in (
+            {"decision": "DELETE"}, {"decision": ["RUN"]}, {"output_path": 5}, {"task_id": "\ud800"},
+            {"attempt": float("inf")},
+        )
+    },
+    "no reason": {"prefix": "/p", "steps": [{name: LINE[name] for name in LINE if name != "reason"}]},
+    **{
+        f"a plan with {wrong!r}": {"prefix": "/p", "steps": []} | wrong
+        for wrong in ({"warnings": "w"}, {"warnings": [{}]}, {"estimate": 5})
+    },
+}  # fmt: skip
 
 
-def test_what_is_no_plan_is_refused(sandbox: Path) -> None:
-    deeds: dict[str, Deed] = {name: partial(Plan.from_json, plan) for name, plan in PLANS.items()}
-    attack_all(deeds, sandbox, lambda done: done.must_be_refused(BadPlanError, mentions=["Clear the plan task"]))
-
-
-def test_what_is_no_piece_of_a_plan_is_refused(sandbox: Path) -> None:
+def test_malformed_plan_is_refused(sandbox: Path) -> None:
+    plans = {name: partial(Plan.from_json, plan) for name, plan in PLANS.items()}
+    expect_refusal(plans, sandbox, BadPlanError, mentions=["Clear the plan task"])
     pieces = [[], "x", 5, {"steps": None}, {"steps": [{"task_id": "t"}]}, {"x": 1}]
-    deeds = named(pieces, lambda piece: planned_in(piece, "t"))
-    attack_all(deeds, sandbox, lambda done: done.must_be_refused(BadPlanError))
+    expect_refusal(named(pieces, lambda piece: planned_in(piece, "t")), sandbox, BadPlanError)
 
 
-def test_a_spec_with_a_field_of_the_wrong_kind_is_refused(sandbox: Path) -> None:
+def test_spec_with_field_of_wrong_type_is_refused(sandbox: Path) -> None:
     wrong: list[dict[str, Any]] = [
-        {"function": 5},
-        {"function": None},
-        {"output_path": ["/p"]},
-        {"secrets": {"A": 5}},
-        {"secrets": "A"},
-        {"resumable": "**"},
-        {"resumable": [5]},
-        {"code_travels": "yes"},
-        {"ray_task": []},
-        {"resources": "cpu"},
-        {"environment": []},
-        {"roots": [None]},
-        {"name": "\ud800"},
-    ]
-    deeds = named(wrong, lambda fields: StepSpec.from_json(SPEC | fields))
-    attack_all(deeds, sandbox, lambda done: done.must_be_refused(SpecError, mentions=["because"]))
-
-
-def test_resources_of_no_known_kind_are_refused(sandbox: Path) -> None:
-    specs = [
-        StepSpec.from_json(SPEC | {"resources": resources})
-        for resources in ({}, {"kind": "shell"}, {"kind": ["cpu"]}, {"kind": "cpu", "x": 1})
-    ]
-    attack_all(named(specs, StepSpec.load_resources), sandbox, lambda done: done.must_be_refused(SpecError))
-
-
-# ---- stored specs
+        {"function": 5}, {"function": None}, {"output_path": ["/p"]}, {"secrets": {"A": 5}}, {"secrets": "A"},
+        {"resumable": "**"}, {"resumable": [5]}, {"code_travels": "yes"}, {"ray_task": []}, {"resources": "cpu"},
+        {"environment": []}, {"roots": [None]}, {"name": "\ud800"},
+    ]  # fmt: skip
+    cases = named(wrong, lambda fields: StepSpec.from_json(SPEC | fields))
+    expect_refusal(cases, sandbox, SpecError, mentions=["because"])
+    resources: list[dict[str, Any]] = [{}, {"kind": "shell"}, {"kind": ["cpu"]}, {"kind": "cpu", "x": 1}]
+    specs = [StepSpec.from_json(SPEC | {"resources": value}) for value in resources]
+    expect_refusal(named(specs, StepSpec.load_resources), sandbox, SpecError)
 
 
 CHANGES: Final[list[dict[str, Any]]] = [
@@ -347,35 +305,31 @@ CHANGES: Final[list[dict[str, Any]]] = [
 ]
 
 
-def test_a_spec_that_was_changed_after_the_claim_is_not_run(sandbox: Path) -> None:
+def test_driver_refuses_changed_or_unreadable_spec(sandbox: Path) -> None:
     file = attempt_path(OUTPUT, 1)
     changes = {str(change): change for change in CHANGES}
-    attack_all(
-        dict.fromkeys(changes, lambda: load_claimed_spec(file, spec_digest(SPEC))),
-        sandbox,
-        lambda done: done.must_be_refused(SpecChangedError, mentions=[file, "not what was claimed"]),
-        prepare=lambda name: _put(sandbox, file, json.dumps(ATTEMPT | {"spec": SPEC | changes[name]}).encode()),
-    )
 
+    def load() -> Any:
+        return load_claimed_spec(file, spec_digest(SPEC))
 
-def test_an_attempt_that_cannot_be_read_is_not_run(sandbox: Path) -> None:
-    file = attempt_path(OUTPUT, 1)
-    deed = lambda: load_claimed_spec(file, spec_digest(SPEC))  # noqa: E731
-    attack_with(KINDS, file, deed, sandbox, lambda done: done.must_be_refused(SpecChangedError, mentions=[file]))
+    def prepare(name: str) -> None:
+        _put(sandbox, file, json.dumps(ATTEMPT | {"spec": SPEC | changes[name]}).encode())
 
-
-# ---- later readers
+    mentions = [file, "not what was claimed"]
+    expect_refusal(dict.fromkeys(changes, load), sandbox, SpecChangedError, mentions=mentions, prepare=prepare)
+    unread = dict.fromkeys(KINDS, load)
+    expect_refusal(unread, sandbox, SpecChangedError, mentions=[file], prepare=_putting(sandbox, file))
 
 
 def _next_attempt() -> bool:
     store = LeaseStore(OUTPUT)
-    over = store.read()
+    ended = store.read()
     attempt = Attempt(2, "job-2", "", {}, SPEC)
-    held = claim_attempt(store, OUTPUT, over, attempt, "v", 30.0)
-    again = claim_attempt(store, OUTPUT, over, replace(attempt, job="job-3"), "v", 30.0)
-    assert held is not None and held.lease.attempt == 2 and again is None
-    told = read_attempt_or_none(OUTPUT, 2)
-    return told is not None and told.job == "job-2" and told.withdraws
+    claimed = claim_attempt(store, OUTPUT, ended, attempt, "v", 30.0)
+    again = claim_attempt(store, OUTPUT, ended, replace(attempt, job="job-3"), "v", 30.0)
+    assert claimed is not None and claimed.lease.attempt == 2 and again is None
+    written = read_attempt_or_none(OUTPUT, 2)
+    return written is not None and written.job == "job-2" and written.withdraws
 
 
 def test_damaged_attempt_file_does_not_block_next_attempt(sandbox: Path) -> None:
@@ -385,41 +339,38 @@ def test_damaged_attempt_file_does_not_block_next_attempt(sandbox: Path) -> None
         _put(sandbox, lease_path(OUTPUT), lease.to_json().encode())
         _put(sandbox, attempt_path(OUTPUT, 1), MALFORMED[name])
 
-    deeds = dict.fromkeys(KINDS, _next_attempt)
-    attack_all(deeds, sandbox, lambda done: done.must_be_accepted("True"), prepare=prepare)
+    expect_success(dict.fromkeys(KINDS, _next_attempt), sandbox, "True", prepare=prepare)
 
 
-def test_a_step_ends_well_whose_story_cannot_be_told(sandbox: Path) -> None:
-    deed = lambda: pod_summary(OUTPUT, 1, TpuSlice("v4-16"))  # noqa: E731
-    attack_with(KINDS, TIMELINE, deed, sandbox, lambda done: done.must_be_accepted("None"))
+def test_damaged_timeline_or_error_file_counts_as_missing(sandbox: Path) -> None:
+    error = f"{OUTPUT}/{ATTEMPTS_FOLDER}/1/error-0.json"
+    readers: dict[str, Call] = {
+        TIMELINE: lambda: pod_summary(OUTPUT, 1, TpuSlice("v4-16")),
+        error: lambda: read_error(OUTPUT, 1, printed="E"),
+    }
+    for file, read in readers.items():
+        expect_success(dict.fromkeys(KINDS, read), sandbox, "None", prepare=_putting(sandbox, file))
 
 
-def test_an_error_of_a_child_that_cannot_be_read_is_none(sandbox: Path) -> None:
-    file = f"{OUTPUT}/{ATTEMPTS_FOLDER}/1/error-0.json"
-    deed = lambda: read_error(OUTPUT, 1, printed="E")  # noqa: E731
-    attack_with(KINDS, file, deed, sandbox, lambda done: done.must_be_accepted("None"))
-
-
-def test_a_status_that_is_no_file_blocks_its_own_step_only(sandbox: Path) -> None:
+def test_status_that_is_no_file_blocks_only_its_own_step(sandbox: Path) -> None:
     bad = ExecutorStep("bad", None, {"x": versioned(1)})
     good = ExecutorStep("good", None, {"x": versioned(2)})
     steps = resolve([bad, good], str(sandbox / "own" / "store")).steps
 
     def prepare(name: str) -> None:
         os.makedirs(steps[0].output_path)
-        NO_FILES[name](Path(status_path(steps[0].output_path)))
+        BAD_FILES[name](Path(status_path(steps[0].output_path)))
 
-    def deed() -> list[str]:
+    def call() -> list[str]:
         assert read_record(steps[0].output_path).state is RecordState.UNREADABLE
         outputs = read_outputs([step.output_path for step in steps])
         plan = plan_now("/p", [(step.name, step) for step in steps], {"bad", "good"}, outputs)
         return [step.decision.value for step in plan.steps]
 
-    deeds = dict.fromkeys(NO_FILES, deed)
-    attack_all(deeds, sandbox, lambda done: done.must_be_accepted("['BLOCKED', 'RUN']"), prepare=prepare)
+    expect_success(dict.fromkeys(BAD_FILES, call), sandbox, "['BLOCKED', 'RUN']", prepare=prepare)
 
 
-def _made(path: str, reads: list[str]) -> None:
+def _write_output(path: str, reads: list[str]) -> None:
     write_text(f"{path}/model", "x")
     write_text(lease_path(path), Lease("w", 5.0, Phase.COMMITTED, 1, "j", digest="d", witness="model").to_json())
     write_text(f"{path}/{INFO_FILE}", json.dumps(INFO | {"dependencies": reads}))
@@ -432,15 +383,14 @@ def test_inputs_of_pinned_output_survive_damaged_records(file: str, sandbox: Pat
     damaged = Path(pin_path(prefix, pinned) if file == "pin" else f"{pinned}/{INFO_FILE}")
 
     def prepare(name: str) -> None:
-        _made(raw, [])
-        _made(pinned, [raw])
+        _write_output(raw, [])
+        _write_output(pinned, [raw])
         assert add_pin(prefix, Pin(pinned, "u", "2026-11-22T00:00:00+00:00"))
         damaged.unlink()
         _put(sandbox, str(damaged.relative_to(own)), MALFORMED[name])
 
-    def deed() -> tuple[list[str], bool]:
+    def call() -> tuple[list[str], bool]:
         [sweep] = find_garbage_below([prefix], RequiredOutputs(), 0.0)
         return [each.path for each in sweep.garbage], len(sweep.unread) == 1
 
-    deeds = dict.fromkeys(KINDS, deed)
-    attack_all(deeds, sandbox, lambda done: done.must_be_accepted("([], True)"), prepare=prepare)
+    expect_success(dict.fromkeys(KINDS, call), sandbox, "([], True)", prepare=prepare)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from airflow.sdk import Connection
 
-from tests.hostile.harness import Outcome, attack, attack_all, named
+from tests.hostile.harness import Outcome, attack, attack_all, expect_success, named
 from tests.hostile.test_secrets_in_requests import HEX, HUGGING_FACE, MIXED, PASSWORD
 from tradewind.cloud_tpu.client import make_client, tpu_endpoint
 from tradewind.cloud_tpu.errors import BadEndpointError
@@ -36,7 +36,7 @@ HOSTS = [
 
 
 def refused(*types: type[BaseException], mentions: Iterable[str] = ()) -> Callable[[Outcome], None]:
-    """Return a judge that checks that the deed was refused and its message shows no secret."""
+    """Return a judge that checks that the call was refused and its message shows no secret."""
     return lambda outcome: outcome.must_be_refused(*types, secrets=SECRETS, mentions=mentions)
 
 
@@ -45,8 +45,8 @@ def connected(**fields: Any) -> None:
 
 
 def test_a_host_with_more_than_an_address_is_refused(sandbox: Path) -> None:
-    deeds = named(HOSTS, lambda host: connected(host=host))
-    attack_all(deeds, sandbox, refused(BadAddressError, mentions=["mine"]))
+    cases = named(HOSTS, lambda host: connected(host=host))
+    attack_all(cases, sandbox, refused(BadAddressError, mentions=["mine"]))
 
 
 def test_a_connection_of_another_type_sends_its_password_nowhere(
@@ -57,8 +57,8 @@ def test_a_connection_of_another_type_sends_its_password_nowhere(
         fields = {"conn_type": kind, "host": "http://10.0.0.2:8265", "password": PASSWORD}
         monkeypatch.setenv(f"AIRFLOW_CONN_MINE_{kind.upper()}", json.dumps(fields))
     hooks = [RayHook(f"mine_{kind.lower()}") for kind in kinds]
-    deeds = named(hooks, RayHook.cluster, RayHook.bucket, RayHook.slice_types, RayHook.get_conn)
-    attack_all(deeds, sandbox, refused(BadAddressError, mentions=["mine", "'ray'"]))
+    cases = named(hooks, RayHook.cluster, RayHook.bucket, RayHook.slice_types, RayHook.get_conn)
+    attack_all(cases, sandbox, refused(BadAddressError, mentions=["mine", "'ray'"]))
 
 
 TOKENS: list[dict[str, Any]] = [
@@ -70,14 +70,14 @@ TOKENS: list[dict[str, Any]] = [
 
 
 def test_a_token_in_the_wrong_field_is_not_shown(sandbox: Path) -> None:
-    deeds = named(TOKENS, lambda extra: connected(host="10.0.0.2", extra=json.dumps(extra)))
-    attack_all(deeds, sandbox, refused(BadTokenError, mentions=["mine"]))
+    cases = named(TOKENS, lambda extra: connected(host="10.0.0.2", extra=json.dumps(extra)))
+    attack_all(cases, sandbox, refused(BadTokenError, mentions=["mine"]))
 
 
 def test_a_token_that_no_header_can_carry_is_not_shown(sandbox: Path) -> None:
     tokens = [f"{PASSWORD} x", f"{PASSWORD}\n", f"\x1b[31m{PASSWORD}", f"{PASSWORD}é"]
-    deeds = named(tokens, lambda token: connected(host="10.0.0.2", password=token))
-    attack_all(deeds, sandbox, refused(RayJobsError, mentions=["mine"]))
+    cases = named(tokens, lambda token: connected(host="10.0.0.2", password=token))
+    attack_all(cases, sandbox, refused(RayJobsError, mentions=["mine"]))
 
 
 REQUIREMENTS = [
@@ -99,8 +99,8 @@ def test_invalid_requirement_is_refused_without_being_shown(sandbox: Path) -> No
     attack_all(named(REQUIREMENTS, in_call, partial(environment_in, '"voice"')), sandbox, refused(BadRequestError))
     # In a project's own file, a word is a package without a version.
     in_file = [entry for entry in REQUIREMENTS if entry not in SECRETS]
-    deeds = named(in_file, lambda entry: environment_in(json.dumps(entry), ["speak"]))
-    attack_all(deeds, sandbox, refused(BadRequestError))
+    cases = named(in_file, lambda entry: environment_in(json.dumps(entry), ["speak"]))
+    attack_all(cases, sandbox, refused(BadRequestError))
 
 
 FOLDERS = [
@@ -110,12 +110,12 @@ FOLDERS = [
 
 
 def test_unsendable_folder_is_refused_without_being_shown(sandbox: Path) -> None:
-    deeds = named(
+    cases = named(
         FOLDERS,
         lambda uri: prepare_runtime_env({"working_dir": uri}),
         lambda uri: prepare_runtime_env({"py_modules": [uri]}),
     )
-    attack_all(deeds, sandbox, refused(BadRequestError))
+    attack_all(cases, sandbox, refused(BadRequestError))
 
 
 UV_OPTIONS = [
@@ -137,7 +137,7 @@ def test_ordinary_options_of_uv_are_taken(sandbox: Path) -> None:
         "--index-url https://host.example/simple",
         "--keyring-provider off",
     ]
-    attack_all(named(ordinary, uv_options), sandbox, lambda done: done.must_be_accepted())
+    expect_success(named(ordinary, uv_options), sandbox)
 
 
 def spec(**fields: Any) -> StepSpec:
@@ -156,8 +156,8 @@ ENVIRONMENTS: list[dict[str, Any]] = [
 
 
 def test_step_exposing_secret_in_job_is_refused_before_claim(sandbox: Path) -> None:
-    deeds = named(ENVIRONMENTS, lambda fields: check_spec(spec(**fields)))
-    attack_all(deeds, sandbox, refused(ExposedSecretError))
+    cases = named(ENVIRONMENTS, lambda fields: check_spec(spec(**fields)))
+    attack_all(cases, sandbox, refused(ExposedSecretError))
 
 
 CONFIGS: list[tuple[Any, str]] = [
@@ -181,8 +181,8 @@ CONFIGS: list[tuple[Any, str]] = [
 def test_a_config_that_holds_a_secret_is_told_of_by_its_path(
     sandbox: Path, caplog: pytest.LogCaptureFixture, subtests: pytest.Subtests
 ) -> None:
-    deeds = named((config for config, _ in CONFIGS), lambda config: check_spec(spec(config=config)))
-    attack_all(deeds, sandbox, lambda done: done.must_be_harmless())
+    cases = named((config for config, _ in CONFIGS), lambda config: check_spec(spec(config=config)))
+    attack_all(cases, sandbox, lambda outcome: outcome.must_be_harmless())
     for config, path in CONFIGS:
         with subtests.test(path), caplog.at_level(logging.WARNING):
             caplog.clear()
@@ -265,4 +265,4 @@ def test_an_endpoint_that_is_an_address_is_taken(sandbox: Path) -> None:
         "http://[::1]:1",
         "http://localhost:1",
     ]
-    attack_all(named(endpoints, tpu_endpoint), sandbox, lambda done: done.must_be_accepted())
+    expect_success(named(endpoints, tpu_endpoint), sandbox)

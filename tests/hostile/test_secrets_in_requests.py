@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.hostile.harness import Outcome, attack_all, named
+from tests.hostile.harness import Outcome, attack_all, expect_refusal, expect_success, named
 from tradewind.ray_jobs.errors import BadRequestError, ExposedSecretError
 from tradewind.ray_jobs.request import JobRequest, check_entrypoint, check_env_vars, check_request
 
@@ -152,12 +152,11 @@ HARMLESS_COMMANDS = [
 
 def test_a_command_with_a_secret_is_refused(sandbox: Path) -> None:
     secrets = [PASSWORD, HUGGING_FACE, WEB_TOKEN, HEX[:40], MIXED[:24]]
-    deeds = named(COMMANDS, check_entrypoint)
-    attack_all(deeds, sandbox, lambda done: done.must_be_refused(ExposedSecretError, secrets=secrets))
+    expect_refusal(named(COMMANDS, check_entrypoint), sandbox, ExposedSecretError, secrets=secrets)
 
 
 def test_a_command_that_only_sounds_like_one_is_taken(sandbox: Path) -> None:
-    attack_all(named(HARMLESS_COMMANDS, check_entrypoint), sandbox, lambda done: done.must_be_accepted())
+    expect_success(named(HARMLESS_COMMANDS, check_entrypoint), sandbox)
 
 
 VARIABLES = [
@@ -215,7 +214,7 @@ def test_a_variable_that_holds_a_secret_is_refused(sandbox: Path) -> None:
 
 
 def test_a_variable_that_only_sounds_like_one_is_taken(sandbox: Path) -> None:
-    attack_all(named(HARMLESS_VARIABLES, check_variable), sandbox, lambda done: done.must_be_accepted())
+    expect_success(named(HARMLESS_VARIABLES, check_variable), sandbox)
 
 
 REQUESTS: list[dict[str, Any]] = [
