@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+import requests
 
 from tradewind.fleet.access.dashboards import DashboardTile, served_page
 from tradewind.ray_jobs import api as jobs_api
+from tradewind.ray_jobs import nodes as ray_nodes
 from tradewind.ray_jobs.api import JobsApi
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
+from tradewind.ray_jobs.details import JobDetails, submitted_jobs
 from tradewind.ray_jobs.errors import RayUnreachableError
 from tradewind.ray_jobs.nodes import fetch_living, fetch_nodes, parse_node_types
 from tradewind.ray_jobs.probe import check_connection, version_in
 
-DEEP = b"[" * 200_000
 
-
-class Anything(BaseHTTPRequestHandler):
+class AnyAnswer(BaseHTTPRequestHandler):
     """Answer each path with its entry in ``bodies``."""
 
     bodies: dict[str, bytes] = {}
@@ -43,80 +45,103 @@ class Anything(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def head() -> Iterator[RayCluster]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Anything)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), AnyAnswer)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-    Anything.bodies = {"/api/version": b'{"ray_version": "2.60.0"}'}
+    AnyAnswer.bodies = {"/api/version": b'{"ray_version": "2.60.0"}'}
     yield RayCluster("mad", f"http://127.0.0.1:{server.server_port}")
     server.shutdown()
     server.server_close()
 
 
-def asked(head: RayCluster, ask: Callable[[JobsApi], Any]) -> Any:
+def ask(head: RayCluster, question: Callable[[JobsApi], Any]) -> Any:
     async def run() -> Any:
-        async with JobsApi(head) as there:
-            return await ask(there)
+        async with JobsApi(head) as api:
+            return await question(api)
 
     return asyncio.run(run())
 
 
-ODD = [b"", b"7", b"[]", b'"x"', b"null", DEEP, b"{", b"\xff", b'{"data": 7}', b'{"data": {"result": {"result": [7]}}}',
-       b'{"data": {"result": {"result": [{}]}}}', b'{"data": {"result": {"result": 7}}}',
-       b'{"data": {"result": {"result": [{"node_id": "a", "resources_total": 7}]}}}',
-       b'{"data": {"result": {"result": [{"node_id": "a", "resources_total": {"CPU": "x"}}]}}}']  # fmt: skip
+MALFORMED = [b"", b"7", b"[]", b'"x"', b"null", b"[" * 200_000, b"{", b"\xff"]
+NODES = [7, [7], [{}], *([{"node_id": "a", "resources_total": total}] for total in (7, {"CPU": "x"}))]
+NODE_ANSWERS = [
+    *MALFORMED,
+    b'{"data": 7}',
+    *(json.dumps({"data": {"result": {"result": nodes}}}).encode() for nodes in NODES),
+]
+VERSIONS = [
+    *MALFORMED,
+    *(json.dumps({"ray_version": version}).encode() for version in (7, "2\ud800", "2.6\n\x1b[2J", "2" * 100)),
+]
 
 
-@pytest.mark.parametrize("body", ODD, ids=lambda body: repr(body)[:40])
+@pytest.mark.parametrize("body", NODE_ANSWERS, ids=lambda body: repr(body)[:40])
 def test_malformed_node_response_is_reported_in_one_sentence(body: bytes, head: RayCluster) -> None:
-    Anything.bodies["/api/v0/nodes"] = body
-    for ask in (fetch_nodes, lambda there: fetch_living(there, ["a"])):
+    AnyAnswer.bodies["/api/v0/nodes"] = body
+    for question in (fetch_nodes, lambda api: fetch_living(api, ["a"])):
         try:
-            found = asked(head, ask)
+            nodes = ask(head, question)
         except RayUnreachableError as error:
             assert str(error).startswith("Ray cluster 'mad'") and len(str(error)) < 300
         else:
-            assert not found or "node_id" in body.decode(), "nothing is made of it"
+            assert not nodes or "node_id" in body.decode()
     with pytest.raises(RayUnreachableError):
         check_connection(head)
 
 
-@pytest.mark.parametrize("body", [*ODD[:8], b'{"ray_version": 7}', b'{"ray_version": "2\\ud800"}',
-                                  b'{"ray_version": "2.6\\n\\u001b[2J"}', b'{"ray_version": "' + b"2" * 100 + b'"}'],
-                         ids=lambda body: repr(body)[:40])  # fmt: skip
-def test_a_version_that_is_none_is_told_in_a_sentence(body: bytes, head: RayCluster) -> None:
-    Anything.bodies["/api/version"] = body
-    for ask in (lambda: RayJobs(head).version(), lambda: check_connection(head)):
+@pytest.mark.parametrize("body", VERSIONS, ids=lambda body: repr(body)[:40])
+def test_malformed_version_is_reported_in_one_sentence(body: bytes, head: RayCluster) -> None:
+    AnyAnswer.bodies["/api/version"] = body
+    for check in (RayJobs, check_connection):  # ``RayJobs`` asks for the version
         with pytest.raises(RayUnreachableError, match="^Ray cluster 'mad'"):
-            ask()
+            check(head)
 
 
 @pytest.mark.parametrize("version", ["2.60.0", "3.0.0.dev0", "2.9.0rc1+abc"])
-def test_a_version_is_one(version: str) -> None:
+def test_version_of_ray_is_accepted(version: str) -> None:
     assert version_in({"ray_version": version}) == version
 
 
-def test_an_answer_that_is_too_large_is_not_read_to_its_end(head: RayCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_answer_is_not_read_to_its_end(head: RayCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs_api, "MAX_RESPONSE_BYTES", 1 << 20)
-    Anything.bodies["/api/jobs/"] = b"[" + b" " * (30 << 20) + b"]"
+    AnyAnswer.bodies["/api/jobs/"] = b"[" + b" " * (30 << 20) + b"]"
     with pytest.raises(RayUnreachableError, match="answered more than 1 MiB to GET /api/jobs/, which Ray never does"):
-        asked(head, lambda there: there.jobs())
-    Anything.bodies["/api/jobs/"] = b"[" + b" " * 1000 + b"]"
-    assert asked(head, lambda there: there.jobs()) == []
+        ask(head, JobsApi.jobs)
+    AnyAnswer.bodies["/api/jobs/"] = b"[" + b" " * 1000 + b"]"
+    assert ask(head, JobsApi.jobs) == []
 
 
 @pytest.mark.parametrize(
     "text", ["(" * 5000, "[" * 100_000, "{[]: 1}", "x" * 10, "'a' 'b", "{1, {2}}"], ids=lambda t: t[:9]
 )
 @pytest.mark.parametrize("generation", ["_V1_CONFIG", "_V2_CONFIG"])
-def test_a_monitor_log_that_holds_no_configuration_says_nothing(generation: str, text: str) -> None:
-    from tradewind.ray_jobs import nodes
-
-    assert parse_node_types(f"{getattr(nodes, generation)}{text}\n{text}\n20") is None
+def test_monitor_log_without_configuration_has_no_node_types(generation: str, text: str) -> None:
+    assert parse_node_types(f"{getattr(ray_nodes, generation)}{text}\n{text}\n20") is None
 
 
 def test_lone_surrogate_of_one_cluster_does_not_break_tiles_page() -> None:
-    import requests
-
     mad = DashboardTile("mad", "us-central2", "http://mad.localhost:1", "said \ud800")
     with served_page(lambda: [mad]) as address:
         answer = requests.get(address, timeout=30)
     assert answer.status_code == 200 and "said ?" in answer.text
+
+
+JOB: dict[str, Any] = {"submission_id": "j", "status": "RUNNING", "start_time": 5, "metadata": {"a": "b"}}
+REFUSAL = "^Cluster 'mad' sent invalid jobs, as Ray never does"
+BAD_JOBS = [
+    *([], "x", 7, True, {}),
+    *(JOB | {"status": value} for value in (None, 5, [], {}, "")),
+    *(JOB | {"submission_id": value} for value in (5, ["j"], {"j": 1})),
+    *(JOB | {name: 5} for name in ("message", "entrypoint", "error_type", "driver_node_id")),
+    *(JOB | {"start_time": value} for value in ("5", 1e400, float("nan"), True, 10**30, [])),
+    *(JOB | {"end_time": value} for value in ("5", -(10**30), {})),
+    *(JOB | {"driver_exit_code": value} for value in ("1", [], True)),
+    *(JOB | {"metadata": value} for value in ("x", [1], {"a": 1}, {"a": None})),
+]
+BAD_LISTS: list[Any] = ["x", 7, {"a": 1}, [None], [7], ["x"], [JOB, JOB | {"status": 5}]]
+
+
+def test_malformed_jobs_are_reported_in_one_sentence(subtests: pytest.Subtests) -> None:
+    answers = [*((JobDetails.from_json, job) for job in BAD_JOBS), *((submitted_jobs, jobs) for jobs in BAD_LISTS)]
+    for parse, answer in answers:
+        with subtests.test(repr(answer)), pytest.raises(RayUnreachableError, match=REFUSAL):
+            parse(answer, "Cluster 'mad'")

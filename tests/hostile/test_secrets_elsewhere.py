@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 from airflow.sdk import Connection
 
-from tests.hostile.harness import Outcome, attack, attack_all, expect_success, named
+from tests.hostile.harness import expect_refusal, expect_success, named
 from tests.hostile.test_secrets_in_requests import HEX, HUGGING_FACE, MIXED, PASSWORD
 from tradewind.cloud_tpu.client import make_client, tpu_endpoint
 from tradewind.cloud_tpu.errors import BadEndpointError
@@ -26,6 +25,7 @@ from tradewind.serialization.spec import StepSpec
 from tradewind.tasks.jobs.exposed_secrets import check_call, check_spec, secrets_in_config, uv_options
 
 SECRETS = [PASSWORD, HUGGING_FACE]
+refuse = partial(expect_refusal, secrets=SECRETS)
 
 HOSTS = [
     f"http://me:{PASSWORD}@10.0.0.2:8265", f"me:{PASSWORD}@10.0.0.2:8265", f"http://{HUGGING_FACE}@10.0.0.2:8265",
@@ -35,30 +35,23 @@ HOSTS = [
 ]  # fmt: skip
 
 
-def refused(*types: type[BaseException], mentions: Iterable[str] = ()) -> Callable[[Outcome], None]:
-    """Return a judge that checks that the call was refused and its message shows no secret."""
-    return lambda outcome: outcome.must_be_refused(*types, secrets=SECRETS, mentions=mentions)
-
-
 def connected(**fields: Any) -> None:
     cluster_of(Connection(conn_id="mine", conn_type="ray", **fields))
 
 
-def test_a_host_with_more_than_an_address_is_refused(sandbox: Path) -> None:
+def test_host_with_more_than_an_address_is_refused(sandbox: Path) -> None:
     cases = named(HOSTS, lambda host: connected(host=host))
-    attack_all(cases, sandbox, refused(BadAddressError, mentions=["mine"]))
+    refuse(cases, sandbox, BadAddressError, mentions=["mine"])
 
 
-def test_a_connection_of_another_type_sends_its_password_nowhere(
-    sandbox: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_connection_of_another_type_never_sends_its_password(sandbox: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = ["http", "postgres", "google_cloud_platform", "ssh", "generic", "aws", "Ray", "kubernetes"]
     for kind in kinds:
         fields = {"conn_type": kind, "host": "http://10.0.0.2:8265", "password": PASSWORD}
         monkeypatch.setenv(f"AIRFLOW_CONN_MINE_{kind.upper()}", json.dumps(fields))
     hooks = [RayHook(f"mine_{kind.lower()}") for kind in kinds]
     cases = named(hooks, RayHook.cluster, RayHook.bucket, RayHook.slice_types, RayHook.get_conn)
-    attack_all(cases, sandbox, refused(BadAddressError, mentions=["mine", "'ray'"]))
+    refuse(cases, sandbox, BadAddressError, mentions=["mine", "'ray'"])
 
 
 TOKENS: list[dict[str, Any]] = [
@@ -69,15 +62,15 @@ TOKENS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-def test_a_token_in_the_wrong_field_is_not_shown(sandbox: Path) -> None:
+def test_token_in_wrong_field_is_not_shown(sandbox: Path) -> None:
     cases = named(TOKENS, lambda extra: connected(host="10.0.0.2", extra=json.dumps(extra)))
-    attack_all(cases, sandbox, refused(BadTokenError, mentions=["mine"]))
+    refuse(cases, sandbox, BadTokenError, mentions=["mine"])
 
 
-def test_a_token_that_no_header_can_carry_is_not_shown(sandbox: Path) -> None:
+def test_token_that_no_header_can_carry_is_not_shown(sandbox: Path) -> None:
     tokens = [f"{PASSWORD} x", f"{PASSWORD}\n", f"\x1b[31m{PASSWORD}", f"{PASSWORD}é"]
     cases = named(tokens, lambda token: connected(host="10.0.0.2", password=token))
-    attack_all(cases, sandbox, refused(RayJobsError, mentions=["mine"]))
+    refuse(cases, sandbox, RayJobsError, mentions=["mine"])
 
 
 REQUIREMENTS = [
@@ -96,11 +89,11 @@ def environment_in(groups: str, entries: Any) -> None:
 
 def test_invalid_requirement_is_refused_without_being_shown(sandbox: Path) -> None:
     in_call = lambda entry: environment_in('"voice"', [entry])  # noqa: E731
-    attack_all(named(REQUIREMENTS, in_call, partial(environment_in, '"voice"')), sandbox, refused(BadRequestError))
+    refuse(named(REQUIREMENTS, in_call, partial(environment_in, '"voice"')), sandbox, BadRequestError)
     # In a project's own file, a word is a package without a version.
     in_file = [entry for entry in REQUIREMENTS if entry not in SECRETS]
     cases = named(in_file, lambda entry: environment_in(json.dumps(entry), ["speak"]))
-    attack_all(cases, sandbox, refused(BadRequestError))
+    refuse(cases, sandbox, BadRequestError)
 
 
 FOLDERS = [
@@ -115,7 +108,7 @@ def test_unsendable_folder_is_refused_without_being_shown(sandbox: Path) -> None
         lambda uri: prepare_runtime_env({"working_dir": uri}),
         lambda uri: prepare_runtime_env({"py_modules": [uri]}),
     )
-    attack_all(cases, sandbox, refused(BadRequestError))
+    refuse(cases, sandbox, BadRequestError)
 
 
 UV_OPTIONS = [
@@ -126,18 +119,13 @@ UV_OPTIONS = [
 ]  # fmt: skip
 
 
-def test_options_of_uv_with_a_password_are_refused(sandbox: Path) -> None:
-    attack_all(named(UV_OPTIONS, uv_options), sandbox, refused(BadRequestError, mentions=["uv_options"]))
+def test_options_of_uv_with_password_are_refused(sandbox: Path) -> None:
+    refuse(named(UV_OPTIONS, uv_options), sandbox, BadRequestError, mentions=["uv_options"])
 
 
-def test_ordinary_options_of_uv_are_taken(sandbox: Path) -> None:
-    ordinary = [
-        "",
-        "--no-index --find-links /wheels",
-        "--index-url https://host.example/simple",
-        "--keyring-provider off",
-    ]
-    expect_success(named(ordinary, uv_options), sandbox)
+def test_ordinary_options_of_uv_are_accepted(sandbox: Path) -> None:
+    ordinary = ["--no-index --find-links /wheels", "--index-url https://host.example/simple", "--keyring-provider off"]
+    expect_success(named(["", *ordinary], uv_options), sandbox)
 
 
 def spec(**fields: Any) -> StepSpec:
@@ -157,7 +145,7 @@ ENVIRONMENTS: list[dict[str, Any]] = [
 
 def test_step_exposing_secret_in_job_is_refused_before_claim(sandbox: Path) -> None:
     cases = named(ENVIRONMENTS, lambda fields: check_spec(spec(**fields)))
-    attack_all(cases, sandbox, refused(ExposedSecretError))
+    refuse(cases, sandbox, ExposedSecretError)
 
 
 CONFIGS: list[tuple[Any, str]] = [
@@ -178,11 +166,7 @@ CONFIGS: list[tuple[Any, str]] = [
 ]
 
 
-def test_a_config_that_holds_a_secret_is_told_of_by_its_path(
-    sandbox: Path, caplog: pytest.LogCaptureFixture, subtests: pytest.Subtests
-) -> None:
-    cases = named((config for config, _ in CONFIGS), lambda config: check_spec(spec(config=config)))
-    attack_all(cases, sandbox, lambda outcome: outcome.must_be_harmless())
+def test_secret_in_config_is_reported_by_its_path(caplog: pytest.LogCaptureFixture, subtests: pytest.Subtests) -> None:
     for config, path in CONFIGS:
         with subtests.test(path), caplog.at_level(logging.WARNING):
             caplog.clear()
@@ -193,7 +177,7 @@ def test_a_config_that_holds_a_secret_is_told_of_by_its_path(
             assert not [one for one in (*SECRETS, MIXED[:30], HEX[:40]) if one in message]
 
 
-def test_a_config_that_only_sounds_like_it_is_not_told_of() -> None:
+def test_config_that_only_resembles_secrets_is_accepted() -> None:
     configs = [
         {"eos_token": "<|endoftext|>"}, {"tokenizer": "meta-llama/Llama-2-7b"}, {"key": "text-of-document"},
         {"revision": HEX[:40]}, {"checksum": HEX}, {"max_tokens": 5}, {"token": "</s>"}, {"path": f"gs://b/x-{HEX[:6]}"},
@@ -216,25 +200,23 @@ ARGUMENTS: list[Any] = [
 ]  # fmt: skip
 
 
+def check_arguments(args: list[Any], kwargs: dict[str, Any]) -> None:
+    check_call(Call(ShippedFunction("m:f", None, None, travels=False), args, kwargs, "::marker::", travels=False))
+
+
 @pytest.mark.parametrize("size", [0, 20_000])
 def test_argument_with_secret_is_refused_at_any_call_size(size: int, sandbox: Path) -> None:
-    function = ShippedFunction("m:f", None, None, travels=False)
-
-    def call(args: list[Any], kwargs: dict[str, Any]) -> None:
-        check_call(Call(function, args, {**kwargs, "ballast": "x" * size}, "::marker::", travels=False))
-
-    def judge(outcome: Outcome) -> None:
-        outcome.must_be_refused(ExposedSecretError, secrets=[*SECRETS, MIXED[:30]], mentions=["argument"])
-
-    attack_all(named(ARGUMENTS, lambda given: call([], given), lambda given: call([given], {})), sandbox, judge)
-
-
-def test_an_ordinary_call_is_taken(sandbox: Path) -> None:
-    function = ShippedFunction("m:f", None, None, travels=False)
-    call = Call(
-        function, [HEX, "gs://bucket/x"], {"eos_token": "</s>", "token": "env:TOKEN"}, "::marker::", travels=False
+    ballast = {"ballast": "x" * size}
+    cases = named(
+        ARGUMENTS,
+        lambda given: check_arguments([], given | ballast),
+        lambda given: check_arguments([given], ballast),
     )
-    attack(lambda: check_call(call), sandbox).must_be_accepted()
+    expect_refusal(cases, sandbox, ExposedSecretError, secrets=[*SECRETS, MIXED[:30]], mentions=["argument"])
+
+
+def test_ordinary_arguments_are_accepted() -> None:
+    check_arguments([HEX, "gs://bucket/x"], {"eos_token": "</s>", "token": "env:TOKEN"})
 
 
 ENDPOINTS = [
@@ -248,21 +230,15 @@ ENDPOINTS = [
 
 def test_endpoint_beyond_plain_address_is_refused_and_not_shown(sandbox: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clients = named(ENDPOINTS, tpu_endpoint, lambda endpoint: make_client(None, endpoint, None, 1))
-    attack_all(clients, sandbox, refused(BadEndpointError))
+    refuse(clients, sandbox, BadEndpointError)
 
     def read(endpoint: str) -> None:
         monkeypatch.setenv(ENDPOINT_VARIABLE, endpoint)
         read_secret("projects/p/secrets/s/versions/1")
 
-    attack_all(named(ENDPOINTS, read), sandbox, refused(SecretManagerError, mentions=["https://HOST"]))
+    refuse(named(ENDPOINTS, read), sandbox, SecretManagerError, mentions=["https://HOST"])
 
 
-def test_an_endpoint_that_is_an_address_is_taken(sandbox: Path) -> None:
-    endpoints = [
-        "https://tpu.googleapis.com",
-        "https://tpu.example:8443/",
-        "http://127.0.0.1:1",
-        "http://[::1]:1",
-        "http://localhost:1",
-    ]
-    expect_success(named(endpoints, tpu_endpoint), sandbox)
+def test_endpoint_that_is_an_address_is_accepted(sandbox: Path) -> None:
+    tpu, local = ["https://tpu.googleapis.com", "https://tpu.example:8443/"], ["127.0.0.1", "[::1]", "localhost"]
+    expect_success(named([*tpu, *(f"http://{host}:1" for host in local)], tpu_endpoint), sandbox)

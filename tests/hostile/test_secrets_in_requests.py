@@ -15,12 +15,41 @@ HEX = "0123456789abcdef" * 4
 HUGGING_FACE = "hf_" + MIXED[:36]
 WEB_TOKEN = "eyJ" + "hbGciOiJIUzI1NiJ9" + ".eyJ" + "zdWIiOiIxMjM0In0" + ".c2lnbmF0dXJl"
 
+TRAIN_OPTIONS = [
+    f"+trainer.wandb.api_key={PASSWORD}", f"++secret={PASSWORD}",
+    f"--dsn 'host=db.example user=me password={PASSWORD}'",
+    f"--dsn 'Server=db.example;User Id=me;Password={PASSWORD};'", f"--password={PASSWORD}", f"--password {PASSWORD}",
+    f"--db-password '{PASSWORD}'", f'--api-key="{PASSWORD}"', f"--apiKey {PASSWORD}", f"--hf_token={PASSWORD}",
+    f"--token {PASSWORD}", f"-password {PASSWORD}", f"--client-secret={PASSWORD}", f"--secret-access-key={PASSWORD}",
+    f"--passphrase {PASSWORD}", f"password={PASSWORD}", f"db.password={PASSWORD}", f"token={PASSWORD}",
+    f'\'{{"password": "{PASSWORD}"}}\'', f"\"{{'api_key': '{PASSWORD}'}}\"",
+    f'--config \'{{\\"secret_key\\": \\"{PASSWORD}\\"}}\'',
+]  # fmt: skip
+ASSIGNMENTS = [
+    "password",
+    "HF_TOKEN",
+    "env MYAPIKEY",
+    "DB_PWD",
+    "DB_PASS",
+    "PGPASSWORD",
+    "DB_PASSWORD_2",
+    "githubToken",
+]
+CURL_OPTIONS = [
+    f"-H 'Authorization: {PASSWORD}'", f"-H 'Cookie: {PASSWORD}'", f"-H 'X: Basic {MIXED[:24]}=='", f"-u me:{PASSWORD}",
+    f"-ume:{PASSWORD}", f"--user me:{PASSWORD}", f"--user=me:{PASSWORD}", f"-sS -X POST -u 'me:{PASSWORD}'",
+    f"--proxy-user me:{PASSWORD}", f"-H 'Authorization: Bearer {PASSWORD}'", f'-H "authorization: bearer {PASSWORD}"',
+    f"-H 'Authorization: Basic {PASSWORD}'", f"-H 'X-Api-Key: {PASSWORD}'", f"-H 'PRIVATE-TOKEN: {PASSWORD}'",
+]  # fmt: skip
 COMMANDS = [
-    f"python train.py +trainer.wandb.api_key={PASSWORD}",
-    f"python train.py ++secret={PASSWORD}",
+    *(f"python train.py {option}" for option in TRAIN_OPTIONS),
+    *(f"{name}={PASSWORD} python train.py" for name in ASSIGNMENTS),
+    *(f"curl {option} https://host.example/x" for option in CURL_OPTIONS),
     f"python -c \"import os; os.environ['HF_TOKEN']='{PASSWORD}'\"",
     f'python -c \'import os; os.environ["HF_TOKEN"] = "{PASSWORD}"\'',
     f"python -c \"PASSWORD = '{PASSWORD}'\"",
+    f"export my_token={PASSWORD}; python train.py",
+    f"(cd x && AWS_SECRET_ACCESS_KEY={PASSWORD} python train.py)",
     f"mysql -u root -p{PASSWORD} db",
     f"mysqldump -p{PASSWORD} db",
     f"mongosh -u me -p {PASSWORD}",
@@ -28,52 +57,15 @@ COMMANDS = [
     f"twine upload -u __token__ -p {PASSWORD} dist/x.whl",
     f"unzip -P {PASSWORD} x.zip",
     f"http -a me:{PASSWORD} host.example",
-    f"curl -H 'Authorization: {PASSWORD}' https://host.example/x",
-    f"curl -H 'Cookie: {PASSWORD}' https://host.example/x",
-    f"curl -H 'X: Basic {MIXED[:24]}==' https://host.example/x",
+    f"sshpass -p {PASSWORD} ssh host.example",
+    f"docker login -u me -p {PASSWORD} host.example",
+    f"redis-cli -a {PASSWORD} ping",
+    f"wandb login {HEX[:40]}",
+    f"wandb login --relogin {HEX[:40]}",
+    f"aws configure set aws_secret_access_key {PASSWORD}",
+    f"wget --user=me --password={PASSWORD} https://host.example/x",
     f"echo '//registry.example/:_authToken={PASSWORD}' > .npmrc",
     f"echo 'machine host.example login me password {PASSWORD}' > ~/.netrc",
-    f"python train.py --dsn 'host=db.example user=me password={PASSWORD}'",
-    f"python train.py --dsn 'Server=db.example;User Id=me;Password={PASSWORD};'",
-    f"python train.py --password={PASSWORD}",
-    f"python train.py --password {PASSWORD}",
-    f"python train.py --db-password '{PASSWORD}'",
-    f'python train.py --api-key="{PASSWORD}"',
-    f"python train.py --apiKey {PASSWORD}",
-    f"python train.py --hf_token={PASSWORD}",
-    f"python train.py --token {PASSWORD}",
-    f"python train.py -password {PASSWORD}",
-    f"python train.py --client-secret={PASSWORD}",
-    f"python train.py --secret-access-key={PASSWORD}",
-    f"python train.py --passphrase {PASSWORD}",
-    f"python train.py password={PASSWORD}",
-    f"python train.py db.password={PASSWORD}",
-    f"python train.py token={PASSWORD}",
-    f'python train.py \'{{"password": "{PASSWORD}"}}\'',
-    f"python train.py \"{{'api_key': '{PASSWORD}'}}\"",
-    f'python train.py --config \'{{\\"secret_key\\": \\"{PASSWORD}\\"}}\'',
-    f"password={PASSWORD} python train.py",
-    f"export my_token={PASSWORD}; python train.py",
-    f"HF_TOKEN={PASSWORD} python train.py",
-    f"env MYAPIKEY={PASSWORD} python train.py",
-    f"DB_PWD={PASSWORD} python train.py",
-    f"DB_PASS={PASSWORD} python train.py",
-    f"PGPASSWORD={PASSWORD} psql",
-    f"DB_PASSWORD_2={PASSWORD} python train.py",
-    f"githubToken={PASSWORD} python train.py",
-    f"(cd x && AWS_SECRET_ACCESS_KEY={PASSWORD} python train.py)",
-    f"curl -u me:{PASSWORD} https://host.example/x",
-    f"curl -ume:{PASSWORD} https://host.example/x",
-    f"curl --user me:{PASSWORD} https://host.example/x",
-    f"curl --user=me:{PASSWORD} https://host.example/x",
-    f"curl -sS -X POST -u 'me:{PASSWORD}' https://host.example/x",
-    f"curl --proxy-user me:{PASSWORD} https://host.example/x",
-    f"wget --user=me --password={PASSWORD} https://host.example/x",
-    f"curl -H 'Authorization: Bearer {PASSWORD}' https://host.example/x",
-    f'curl -H "authorization: bearer {PASSWORD}" https://host.example/x',
-    f"curl -H 'Authorization: Basic {PASSWORD}' https://host.example/x",
-    f"curl -H 'X-Api-Key: {PASSWORD}' https://host.example/x",
-    f"curl -H 'PRIVATE-TOKEN: {PASSWORD}' https://host.example/x",
     f"python fetch.py Bearer {PASSWORD}",
     f"curl https://me:{PASSWORD}@host.example/x",
     f"git clone https://{HUGGING_FACE}@host.example/x",
@@ -81,12 +73,6 @@ COMMANDS = [
     f"pip install --index-url https://__token__:{PASSWORD}@host.example/simple x",
     f"curl 'https://host.example/x?token={PASSWORD}'",
     f"curl 'https://host.example/x?a=1&api_key={PASSWORD}'",
-    f"sshpass -p {PASSWORD} ssh host.example",
-    f"docker login -u me -p {PASSWORD} host.example",
-    f"redis-cli -a {PASSWORD} ping",
-    f"wandb login {HEX[:40]}",
-    f"wandb login --relogin {HEX[:40]}",
-    f"aws configure set aws_secret_access_key {PASSWORD}",
     f"echo {HUGGING_FACE} > ~/.cache/token",
     f"echo {WEB_TOKEN}",
     "printf -- '-----BEGIN OPENSSH PRIVATE " + "KEY-----\\n'",
@@ -94,93 +80,76 @@ COMMANDS = [
     "curl -X POST https://hooks.slack.com/" + "services/T00000000/B00000000/" + MIXED[:24],
     "curl 'https://bucket.s3.amazonaws.com/x?X-Amz-" + f"Signature={HEX}'",
 ]
+HARMLESS_TRAIN_OPTIONS = [
+    "--password-file x", "--password-file /run/secrets/db", "--api-key-env OPENAI --secret-env FOO --password-var DB",
+    "--private-key ./id.pem", "--private-key ~/.ssh/id_ed25519", "--gcp-credentials key.json --passwords=pw.txt",
+    "--pass 2 --eval-pass 3 --first-token 5",
+    "--language-token en --prompt-token USER --special-token '<|im_end|>'",
+    "--lr 3e-4 --run-id 123e4567-e89b-12d3-a456-426614174000",
+    "--dataset allenai/c4 --model meta-llama/Llama-3.1-8B", "--password=$DB_PASSWORD", '--password "$DB_PASSWORD"',
+    "--password ${DB_PASSWORD}", "--token-path ~/.token", "--max-tokens 4096 --tokenizer gpt2",
+    "--eos-token '</s>' --pad_token=0", "--token-budget 4096", "data.key=text model.tokenizer=gpt2",
+    "sort_key=date partition_key=day", "--key text --keys a b", "--use-auth-token --resume", "--password --resume",
+    "--forward-pass 3 --passes=4", f"--run train-lm-{HEX[:6]} --checksum sha256:{HEX}",
+    "--secret-name wandb --secret_ref projects/p/secrets/s", "monkey=x compat=1 author=someone bypass=no",
+]  # fmt: skip
 HARMLESS_COMMANDS = [
-    "python train.py --password-file x",
-    "python train.py --password-file ./x",
-    "python train.py --api-key-env OPENAI --secret-env FOO --password-var DB",
-    "python train.py --private-key ./id.pem",
-    "python train.py --private-key ~/.ssh/id_ed25519",
-    "python train.py --gcp-credentials key.json --passwords=pw.txt",
-    "python train.py --pass 2 --eval-pass 3 --first-token 5",
-    "python train.py --language-token en --prompt-token USER --special-token '<|im_end|>'",
-    "python train.py --lr 3e-4 --run-id 123e4567-e89b-12d3-a456-426614174000",
-    "python train.py --dataset allenai/c4 --model meta-llama/Llama-3.1-8B",
+    *(f"python train.py {option}" for option in HARMLESS_TRAIN_OPTIONS),
     "echo 'Bearer of news' && echo bearer token missing",
+    "echo Basic understanding of things",
     "curl -H \"Authorization: Bearer $TOKEN\" -H 'Cookie: $COOKIE' https://host.example/x",
     "curl -H 'Authorization: ${AUTH}' https://host.example/x",
+    "curl -u $USER:$PASSWORD https://host.example/x",
+    'curl -u "me:$PASSWORD" https://host.example/x',
+    "curl -U --user-agent x https://host.example:8080/x",
+    "curl https://host.example:8080/path@2x.png",
     "docker run -p 8080:80 -u 1000:1000 registry.example/x",
     f"docker pull docker://registry.example/x:tag@sha256:{HEX}",
-    "echo Basic understanding of things",
     "mysql -p$PASSWORD db && mysql -p db",
     f"git checkout {HEX[:40]}",
-    "python train.py --password=$DB_PASSWORD",
-    'python train.py --password "$DB_PASSWORD"',
-    "python train.py --password ${DB_PASSWORD}",
-    "python train.py --password-file /run/secrets/db",
-    "python train.py --token-path ~/.token",
-    "python train.py --max-tokens 4096 --tokenizer gpt2",
-    "python train.py --eos-token '</s>' --pad_token=0",
-    "python train.py --token-budget 4096",
-    "python train.py data.key=text model.tokenizer=gpt2",
-    "python train.py sort_key=date partition_key=day",
-    "python train.py --key text --keys a b",
-    "python train.py --use-auth-token --resume",
-    "python train.py --password --resume",
-    "python train.py --forward-pass 3 --passes=4",
+    "git clone git@github.com:org/repo && git clone ssh://git@host.example/repo",
     "TOKENIZERS_PARALLELISM=false python train.py",
     "PWD=/tmp OLDPWD=/ python train.py",
     "HF_TOKEN=$CLUSTER_TOKEN python train.py",
     "HF_TOKEN_PATH=/run/token python train.py",
-    "curl -u $USER:$PASSWORD https://host.example/x",
-    'curl -u "me:$PASSWORD" https://host.example/x',
-    'curl -H "Authorization: Bearer $TOKEN" https://host.example/x',
-    "curl -U --user-agent x https://host.example:8080/x",
-    "curl https://host.example:8080/path@2x.png",
-    f"git checkout {HEX[:40]}",
-    f"python train.py --run train-lm-{HEX[:6]} --checksum sha256:{HEX}",
     f"python eval.py gs://bucket/checkpoints/llama-{HEX[:6]}/step-1000",
-    "git clone git@github.com:org/repo && git clone ssh://git@host.example/repo",
-    "docker run -p 8080:80 image",
     "python serve.py --auth none --auth-mode token",
     "wandb login --relogin",
     "python -c 'import secrets; print(secrets.token_hex(4))'",
-    "python train.py --secret-name wandb --secret_ref projects/p/secrets/s",
     "grep -i password README.md",
-    "python train.py monkey=x compat=1 author=someone bypass=no",
 ]
 
 
-def test_a_command_with_a_secret_is_refused(sandbox: Path) -> None:
+def test_command_with_secret_is_refused(sandbox: Path) -> None:
     secrets = [PASSWORD, HUGGING_FACE, WEB_TOKEN, HEX[:40], MIXED[:24]]
     expect_refusal(named(COMMANDS, check_entrypoint), sandbox, ExposedSecretError, secrets=secrets)
 
 
-def test_a_command_that_only_sounds_like_one_is_taken(sandbox: Path) -> None:
+def test_command_that_only_resembles_secret_is_accepted(sandbox: Path) -> None:
     expect_success(named(HARMLESS_COMMANDS, check_entrypoint), sandbox)
 
 
-VARIABLES = [
-    ("DB_PWD", PASSWORD),
-    ("DBPASS", PASSWORD), ("PGPASS", PASSWORD), ("MASTERKEY", PASSWORD),
-    ("HARMLESS", f"host=h user=u password={PASSWORD}"), ("HARMLESS", f"Server=h;User Id=u;Password={PASSWORD};"),
-    ("DB_PASS", PASSWORD), ("PASS", PASSWORD), ("MYAPIKEY", PASSWORD), ("my_api_key", PASSWORD),
-    ("apiKey", PASSWORD), ("dbPassword", PASSWORD), ("GITHUBTOKEN", PASSWORD), ("ACCESS_TOKEN", PASSWORD),
-    ("TOKEN_2", PASSWORD), ("API_KEY_PROD", PASSWORD), ("SSH_PASSPHRASE", PASSWORD), ("GCP_CREDENTIALS", PASSWORD),
-    ("SESSION_COOKIE", PASSWORD), ("MY_CREDS", PASSWORD), ("db.password", PASSWORD), ("x-api-key", PASSWORD),
-    ("HARMLESS", f"postgresql://me:{PASSWORD}@db.example/x"), ("HARMLESS", f"redis://:{PASSWORD}@db.example"),
-    ("HARMLESS", f"Authorization: Bearer {PASSWORD}"), ("HARMLESS", f'{{"password": "{PASSWORD}"}}'),
-    ("HARMLESS", HUGGING_FACE), ("HARMLESS", WEB_TOKEN), ("HARMLESS", "ghp_" + MIXED[:36]),
-    ("HARMLESS", "github_pat_" + MIXED[:30]), ("HARMLESS", "glpat-" + MIXED[:20]), ("HARMLESS", "glrt-" + MIXED[:20]),
-    ("HARMLESS", "AKIA" + "A2B3" * 4), ("HARMLESS", "ASIA" + "A2B3" * 4), ("HARMLESS", "AIza" + MIXED[:35]),
-    ("HARMLESS", "ya29." + MIXED[:40]), ("HARMLESS", "GOCSPX-" + MIXED[:28]), ("HARMLESS", "xoxb-" + "123456-" * 4),
-    ("HARMLESS", "xapp-" + "1-" + MIXED[:30]), ("HARMLESS", "sk-proj-" + MIXED[:48]), ("HARMLESS", "gsk_" + MIXED[:50]),
-    ("HARMLESS", "r8_" + MIXED[:37]), ("HARMLESS", "sk_live_" + MIXED[:24]), ("HARMLESS", "npm_" + MIXED[:36]),
-    ("HARMLESS", "pypi-AgE" + MIXED), ("HARMLESS", "dckr_pat_" + MIXED[:27]), ("HARMLESS", "dapi" + HEX[:32]),
-    ("HARMLESS", "dop_v1_" + HEX), ("HARMLESS", "hvs." + MIXED[:30]), ("HARMLESS", "shpat_" + HEX[:32]),
-    ("HARMLESS", "tskey-auth-" + MIXED[:20]), ("HARMLESS", "SG." + MIXED[:22] + "." + MIXED[:43]),
-    ("HARMLESS", "wandb_v1_" + MIXED[:40]), ("HARMLESS", "AccountKey=" + MIXED + MIXED[:26] + "=="),
-    ("HARMLESS", "-----BEGIN RSA PRIVATE " + "KEY-----\nMII"), ("hf_" + MIXED[:36], "1"),
+SECRET_NAMES = [
+    "DB_PWD", "DBPASS", "PGPASS", "MASTERKEY", "DB_PASS", "PASS", "MYAPIKEY", "my_api_key", "apiKey", "dbPassword",
+    "GITHUBTOKEN", "ACCESS_TOKEN", "TOKEN_2", "API_KEY_PROD", "SSH_PASSPHRASE", "GCP_CREDENTIALS", "SESSION_COOKIE",
+    "MY_CREDS", "db.password", "x-api-key",
 ]  # fmt: skip
+SECRET_VALUES = [
+    f"host=h user=u password={PASSWORD}", f"Server=h;User Id=u;Password={PASSWORD};", f"redis://:{PASSWORD}@db.example",
+    f"postgresql://me:{PASSWORD}@db.example/x", f"Authorization: Bearer {PASSWORD}", f'{{"password": "{PASSWORD}"}}',
+    HUGGING_FACE, WEB_TOKEN, "ghp_" + MIXED[:36], "github_pat_" + MIXED[:30], "glpat-" + MIXED[:20],
+    "glrt-" + MIXED[:20], "AKIA" + "A2B3" * 4, "ASIA" + "A2B3" * 4, "AIza" + MIXED[:35], "ya29." + MIXED[:40],
+    "GOCSPX-" + MIXED[:28], "xoxb-" + "123456-" * 4, "xapp-" + "1-" + MIXED[:30], "sk-proj-" + MIXED[:48],
+    "gsk_" + MIXED[:50], "r8_" + MIXED[:37], "sk_live_" + MIXED[:24], "npm_" + MIXED[:36], "pypi-AgE" + MIXED,
+    "dckr_pat_" + MIXED[:27], "dapi" + HEX[:32], "dop_v1_" + HEX, "hvs." + MIXED[:30], "shpat_" + HEX[:32],
+    "tskey-auth-" + MIXED[:20], "SG." + MIXED[:22] + "." + MIXED[:43], "wandb_v1_" + MIXED[:40],
+    "AccountKey=" + MIXED + MIXED[:26] + "==", "-----BEGIN RSA PRIVATE " + "KEY-----\nMII",
+]  # fmt: skip
+VARIABLES = [
+    *((name, PASSWORD) for name in SECRET_NAMES),
+    *(("HARMLESS", value) for value in SECRET_VALUES),
+    (HUGGING_FACE, "1"),
+]
 HARMLESS_VARIABLES = [
     ("GOOGLE_APPLICATION_CREDENTIALS", "key.json"), ("GOOGLE_APPLICATION_CREDENTIALS", "./key.json"),
     ("GOOGLE_APPLICATION_CREDENTIALS", "/key.json"), ("API_KEY_ENV", "OPENAI_API_KEY"), ("API_KEY", "$OPENAI_API_KEY"),
@@ -202,7 +171,7 @@ def check_variable(variable: tuple[str, str]) -> None:
     check_env_vars(dict([variable]))
 
 
-def test_a_variable_that_holds_a_secret_is_refused(sandbox: Path) -> None:
+def test_variable_with_secret_is_refused(sandbox: Path) -> None:
     variables = dict(zip(named(VARIABLES, check_variable), VARIABLES, strict=True))
 
     def judge(outcome: Outcome) -> None:
@@ -213,7 +182,7 @@ def test_a_variable_that_holds_a_secret_is_refused(sandbox: Path) -> None:
     attack_all(named(VARIABLES, check_variable), sandbox, judge)
 
 
-def test_a_variable_that_only_sounds_like_one_is_taken(sandbox: Path) -> None:
+def test_variable_that_only_resembles_secret_is_accepted(sandbox: Path) -> None:
     expect_success(named(HARMLESS_VARIABLES, check_variable), sandbox)
 
 
@@ -251,7 +220,4 @@ def test_request_with_secret_is_refused_without_showing_values(sandbox: Path) ->
     def check(fields: dict[str, Any]) -> None:
         check_request(JobRequest(**{"submission_id": "job", "entrypoint": "true"} | fields))
 
-    def judge(outcome: Outcome) -> None:
-        outcome.must_be_refused(BadRequestError, secrets=[PASSWORD, HUGGING_FACE])
-
-    attack_all(named(REQUESTS, check), sandbox, judge)
+    expect_refusal(named(REQUESTS, check), sandbox, BadRequestError, secrets=[PASSWORD, HUGGING_FACE])
