@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,7 +55,7 @@ def dies(config: Config) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def leaves(config: Config) -> None:
+def exits(config: Config) -> None:
     sys.exit(3)
 
 
@@ -62,7 +64,7 @@ def hangs(config: Config) -> None:
     signal.pause()
 
 
-def hangs_beside_a_writer_of_its_own_session(config: Config) -> None:
+def hangs_beside_detached_writer(config: Config) -> None:
     """Start a writer with an empty environment, so the guard cannot find it by a variable."""
     writer = 'echo $$ > "$0"/writer; while :; do date >> "$0"/shard; sleep 0.05; done'
     subprocess.Popen(["sh", "-c", writer, str(config.output_path)], start_new_session=True, env={})
@@ -73,11 +75,11 @@ def writes_a_shard(config: Config) -> None:
     Path(config.output_path, "shard").write_text("whole")
 
 
-def lists_what_it_finds(config: Config) -> list[str]:
-    found = sorted(path.name for path in Path(config.output_path).glob("*") if not path.name.startswith("."))
+def lists_its_files(config: Config) -> list[str]:
+    names = sorted(path.name for path in Path(config.output_path).glob("*") if not path.name.startswith("."))
     Path(config.output_path, "checkpoint").write_text("half way")
     Path(config.output_path, "shard").write_text("half written")
-    return found
+    return names
 
 
 def writes_files(config: Config, text: str = "of this attempt") -> None:
@@ -85,7 +87,7 @@ def writes_files(config: Config, text: str = "of this attempt") -> None:
         Path(config.output_path, str(number)).write_text(text)
 
 
-def hears_that_its_input_was_made_again(config: Config) -> None:
+def reruns_its_input(config: Config) -> None:
     assert config.folder is not None
     run(returns, Path(config.folder), withdraws=True)
 
@@ -96,6 +98,11 @@ def resolved_step(fn: Any, store: str, folder: str | None = None, resumable: tup
     return resolve([step], store).of(step)
 
 
+def claim_step(step: ExecutorStep, store: Path, *mirrors: str) -> Attempt:
+    resolved = resolve([step], str(store)).of(step)
+    return claimed(resolved, step_spec(resolved, CodeFolder(REPOSITORY), mirrors))
+
+
 def claim(step: ResolvedStep, heartbeat_s: float = HEARTBEAT_S, **fields: Any) -> Attempt:
     return claimed(step, step_spec(step, CodeFolder(REPOSITORY)), heartbeat_s=heartbeat_s, **fields)
 
@@ -104,19 +111,27 @@ def file_of(attempt: Attempt) -> str:
     return attempt_path(attempt.spec["output_path"], attempt.number)
 
 
-def start(attempt: Attempt, *driver: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", *(driver or ["tradewind.runtime.run_step"]), *driver_arguments(attempt)]
-    return subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+def start(attempt: Attempt, fault: str = "", env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    """Start a driver with a fault of ``faulty_driver``, by default none."""
+    module = ["tests.runtime.faulty_driver", fault] if fault else ["tradewind.runtime.run_step"]
+    return subprocess.Popen(
+        [sys.executable, "-m", *module, *driver_arguments(attempt)],
+        cwd=REPOSITORY,
+        env={**os.environ, **(env or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
 
 
-def start_renewed(attempt: Attempt, *driver: str) -> subprocess.Popen[str]:
+def start_renewed(attempt: Attempt, fault: str = "") -> subprocess.Popen[str]:
     """Start a driver and renew its lease until the driver takes the lease over, as its task does.
 
     Without renewal, a lease with a short heartbeat interval becomes stale while Python starts.
     """
     output_path = attempt.spec["output_path"]
     with renewing_while_claimed(output_path, attempt.job):
-        started = start(attempt, *driver)
+        started = start(attempt, fault)
         until(lambda: lease_of(output_path).phase is not Phase.CLAIMED or started.poll() is not None)
     return started
 
@@ -132,9 +147,19 @@ def lease_of(output_path: str) -> Lease:
     return held.lease
 
 
+def run_attempt(attempt: Attempt, env: Mapping[str, str] | None = None) -> tuple[int, str, Attempt]:
+    """Run a driver to its end; return its exit code, its output and the ended attempt."""
+    code, text = finish(start(attempt, env=env))
+    ended = read_attempt(file_of(attempt))
+    assert ended is not None, text
+    return code, text, ended
+
+
 def run(fn: Any, store: Path, **fields: Any) -> tuple[int, str, str, Attempt]:
     attempt = claim(resolved_step(fn, str(store)), **fields)
-    code, text = finish(start(attempt))
-    ended = read_attempt(file_of(attempt))
-    assert ended is not None
+    code, text, ended = run_attempt(attempt)
     return code, text, attempt.spec["output_path"], ended
+
+
+def result_of(output_path: str) -> Any:
+    return json.loads(Path(output_path, ".artifact.json").read_text())

@@ -1,11 +1,18 @@
-"""Find the processes of a test by an environment variable or by their parent."""
+"""Find the processes of a test by an environment variable or by their parent, and read what a guard has noted."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from contextlib import suppress
 
 import psutil
+
+from tradewind.runtime.driver.fencing import LeaseDeadline
+from tradewind.runtime.driver.process_guard import ENDED, guard_offset
+
+MARK = "RUNTIME_TEST"
+"""Environment variable of the processes that the fixture ``mark`` kills."""
 
 
 def marked(variable: str, value: str) -> list[psutil.Process]:
@@ -35,11 +42,18 @@ def descendants_named(name: str, pid: int | None = None) -> list[psutil.Process]
 
 def alive(pids: Iterable[int]) -> list[int]:
     """Return the processes that are alive; zombies count as dead."""
-    return [pid for pid in pids if _status(pid) not in (None, psutil.STATUS_ZOMBIE)]
+    left = []
+    for pid in pids:
+        with suppress(psutil.Error):
+            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                left.append(pid)
+    return left
 
 
-def _status(pid: int) -> str | None:
-    try:
-        return psutil.Process(pid).status()
-    except psutil.Error:
-        return None
+def fencing_time(deadline: LeaseDeadline, guard: int) -> float | None:
+    """Return the time from which this guard's exit counts as fencing.
+
+    The time is infinite before the guard reads a deadline, and None before the guard writes a note.
+    """
+    noted = os.pread(deadline.descriptor, ENDED.size, guard_offset(guard))
+    return float(ENDED.unpack(noted)[0]) if noted else None

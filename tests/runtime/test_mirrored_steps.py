@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.runtime.driven import REPOSITORY, file_of, finish, start
+from tests.runtime.driven import REPOSITORY, claim_step, finish, result_of, run_attempt, start
 from tests.runtime.regions import put, texts
-from tests.support.claims import claimed
 from tradewind.plans.prefixes import MIRROR_VARIABLE
-from tradewind.records.attempts import Attempt, AttemptOutcome, read_attempt
+from tradewind.records.attempts import Attempt, AttemptOutcome
 from tradewind.serialization.references import CodeFolder
-from tradewind.serialization.spec import step_spec
-from tradewind.steps import ExecutorStep, mirrored, output_path_of, resolve, this_output_path, versioned
+from tradewind.steps import ExecutorStep, mirrored, output_path_of, this_output_path, versioned
 
 pytestmark = pytest.mark.slow
 
@@ -36,9 +33,7 @@ def reading(name: str, tmp_path: Path, budget_gb: float = 10) -> Attempt:
     raw = ExecutorStep("raw", None, None)
     data = mirrored(versioned("data/raw"), budget_gb=budget_gb)
     step = ExecutorStep(name, reads, Reading(this_output_path(), data, mirrored(output_path_of(raw))))
-    resolved = resolve([step], f"{tmp_path}/us").of(step)
-    assert [each.name for each in resolved.dependencies] == ["raw"]
-    return claimed(resolved, step_spec(resolved, CodeFolder(REPOSITORY), [f"{tmp_path}/us", f"{tmp_path}/eu"]))
+    return claim_step(step, tmp_path / "us", f"{tmp_path}/us", f"{tmp_path}/eu")
 
 
 def test_concurrent_runs_share_one_copy_in_their_prefix(tmp_path: Path) -> None:
@@ -47,17 +42,14 @@ def test_concurrent_runs_share_one_copy_in_their_prefix(tmp_path: Path) -> None:
     ended = [finish(driver) for driver in [start(attempt) for attempt in attempts]]
     for attempt, (code, text) in zip(attempts, ended, strict=True):
         assert code == 0, text
-        result = json.loads(Path(attempt.spec["output_path"], ".artifact.json").read_text())
-        assert result == {"path": f"{tmp_path}/us/data/raw", "texts": ["1", "2"]}
+        assert result_of(attempt.spec["output_path"]) == {"path": f"{tmp_path}/us/data/raw", "texts": ["1", "2"]}
     assert sum("config.data: copying 2 bytes (2 files)" in text for _, text in ended) == 1
 
 
 def test_step_over_mirror_budget_fails_by_field_before_copy(tmp_path: Path) -> None:
     put(f"{tmp_path}/eu/data/raw", {"a": "x" * 2000})
-    attempt = reading("one", tmp_path, budget_gb=1e-6)
-    code, _ = finish(start(attempt))
-    ended = read_attempt(file_of(attempt))
-    assert ended is not None and ended.error is not None
+    code, _, ended = run_attempt(reading("one", tmp_path, budget_gb=1e-6))
+    assert ended.error is not None
     assert (code, ended.outcome, ended.error.type) == (1, AttemptOutcome.FAILED, "MirrorError")
     assert ended.error.message.startswith("Step 'one': config.data: 2 kB (1 file) would be copied")
     assert "data/raw/a" not in texts(f"{tmp_path}/us")
@@ -71,4 +63,4 @@ def test_script_copies_from_prefixes_in_environment(tmp_path: Path, monkeypatch:
     monkeypatch.setenv(MIRROR_VARIABLE, f"{tmp_path}/us, {tmp_path}/eu")
     step = ExecutorStep("one", reads, Reading(this_output_path(), mirrored("data/raw")))
     made = run_experiment([step], f"{tmp_path}/us", CodeFolder(REPOSITORY), selection=Selection())
-    assert json.loads(Path(made[step], ".artifact.json").read_text())["texts"] == ["1"]
+    assert result_of(made[step])["texts"] == ["1"]

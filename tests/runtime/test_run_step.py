@@ -12,17 +12,19 @@ from tests.runtime.driven import (
     QUICK_S,
     claim,
     dies,
+    exits,
     file_of,
     finish,
-    hears_that_its_input_was_made_again,
     lease_of,
-    leaves,
-    lists_what_it_finds,
+    lists_its_files,
     raises,
+    reruns_its_input,
     resolved_step,
+    result_of,
     returns,
     returns_an_object,
     run,
+    run_attempt,
     start,
     start_renewed,
 )
@@ -32,41 +34,34 @@ from tradewind.records.lease import Phase
 from tradewind.records.lifecycle import complete_commit, input_digests
 from tradewind.records.record import RecordState, Status, read_record, read_records, read_status
 from tradewind.runtime.run_step import SUPERSEDED
-from tradewind.steps import ResolvedStep
 
 pytestmark = pytest.mark.slow
 
 
-def test_a_function_that_returns_makes_a_success(tmp_path: Path) -> None:
+def test_returning_function_succeeds_with_result(tmp_path: Path) -> None:
     code, _, output_path, ended = run(returns, tmp_path)
     assert (code, ended.outcome, read_status(output_path)) == (0, AttemptOutcome.SUCCEEDED, Status.SUCCESS)
-    assert '"pid"' in Path(output_path, ".artifact.json").read_text()
+    assert result_of(output_path).keys() == {"pid"}
 
 
-def test_a_result_that_json_cannot_hold_is_left_out(tmp_path: Path) -> None:
+def test_result_that_json_cannot_store_is_omitted(tmp_path: Path) -> None:
     code, text, output_path, _ = run(returns_an_object, tmp_path)
     assert code == 0
     assert "The step's result is a object, which JSON cannot hold" in text
     assert not Path(output_path, ".artifact.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("fn", "type_", "message"),
-    [
-        (raises, "ValueError", "no good"),
-        (leaves, "SystemExit", "3"),
-    ],
-)
-def test_a_function_that_fails_is_recorded_with_its_error(tmp_path: Path, fn: Any, type_: str, message: str) -> None:
+@pytest.mark.parametrize(("fn", "type_", "message"), [(raises, "ValueError", "no good"), (exits, "SystemExit", "3")])
+def test_failed_function_is_recorded_with_its_traceback(tmp_path: Path, fn: Any, type_: str, message: str) -> None:
     code, text, output_path, ended = run(fn, tmp_path)
     assert (code, ended.outcome, read_status(output_path)) == (1, AttemptOutcome.FAILED, Status.FAILED)
     assert ended.error is not None and (ended.error.type, ended.error.message) == (type_, message)
     assert f"Step 's' failed: {type_}: {message}" in text
+    first, second, *_ = ended.error.traceback.splitlines()
+    assert first.startswith("Traceback") and "driven.py" in second  # it starts at the step's own function
 
 
-def test_killed_function_process_is_loss_and_next_run_retries(
-    tmp_path: Path,
-) -> None:
+def test_killed_function_process_is_loss_and_next_run_retries(tmp_path: Path) -> None:
     code, text, output_path, ended = run(dies, tmp_path)
     sentence = (
         "the step's process was killed by signal 9 (SIGKILL) without an error, perhaps because the machine was out of "
@@ -78,23 +73,16 @@ def test_killed_function_process_is_loss_and_next_run_retries(
     assert read_record(output_path).state is RecordState.STOPPED
 
 
-def test_the_traceback_starts_at_the_steps_own_function(tmp_path: Path) -> None:
-    _, _, _, ended = run(raises, tmp_path)
-    assert ended.error is not None
-    lines = ended.error.traceback.splitlines()
-    assert lines[0].startswith("Traceback") and "driven.py" in lines[1]
-
-
 # ---- a driver killed around the commit
 
 
-def test_lease_owner_killed_before_commit_leaves_no_result(
-    tmp_path: Path,
-) -> None:
+BEFORE_COMMIT = "killed:tradewind.records.lifecycle:check_inputs_unchanged"
+
+
+def test_lease_owner_killed_before_commit_leaves_no_result(tmp_path: Path) -> None:
     step = resolved_step(returns, str(tmp_path))
     first = claim(step, QUICK_S)
-    stop_at = "tradewind.records.lifecycle:check_inputs_unchanged"
-    code, _ = finish(start_renewed(first, "tests.runtime.killed_at", stop_at))
+    code, _ = finish(start_renewed(first, BEFORE_COMMIT))
     assert code == -signal.SIGKILL
     assert Path(step.output_path, ".attempts/1/manifest.json").exists()  # the driver died just before the commit
     assert lease_of(step.output_path).phase is Phase.RUNNING
@@ -111,7 +99,7 @@ def test_lease_owner_killed_after_commit_leaves_readable_result(tmp_path: Path) 
     step = resolved_step(returns, str(tmp_path))
     path = step.output_path
     attempt = claim(step)
-    code, _ = finish(start(attempt, "tests.runtime.killed_at", "tradewind.records.lifecycle:complete_commit"))
+    code, _ = finish(start(attempt, "killed:tradewind.records.lifecycle:complete_commit"))
     assert code == -signal.SIGKILL
     assert (read_record(path).state, read_status(path)) == (RecordState.FINISHED, Status.RUNNING)
     committed = lease_of(path)
@@ -129,27 +117,20 @@ def test_lease_owner_killed_after_commit_leaves_readable_result(tmp_path: Path) 
 # ---- leftovers and changed inputs
 
 
-def found_by(step: ResolvedStep, **fields: Any) -> str:
-    code, text = finish(start(claim(step, **fields)))
-    assert code == 0, text
-    return Path(step.output_path, ".artifact.json").read_text()
-
-
 def test_leftovers_are_removed_except_files_to_resume_from(tmp_path: Path) -> None:
-    step = resolved_step(lists_what_it_finds, str(tmp_path), resumable=("checkpoint",))
-    first = claim(step)
-    finish(start(first, "tests.runtime.killed_at", "tradewind.records.lifecycle:check_inputs_unchanged"))
+    step = resolved_step(lists_its_files, str(tmp_path), resumable=("checkpoint",))
+    finish(start(claim(step), BEFORE_COMMIT))
     assert Path(step.output_path, "shard").exists()
-    assert found_by(step) == '["checkpoint"]'
-    assert found_by(step, withdraws=True) == "[]"  # a new attempt after a withdrawal starts without files
+    for fields, leftovers in (({}, ["checkpoint"]), ({"withdraws": True}, [])):  # a withdrawal removes all files
+        code, text = finish(start(claim(step, **fields)))
+        assert (code, result_of(step.output_path)) == (0, leftovers), text
 
 
 def test_attempt_with_changed_input_is_not_committed(tmp_path: Path) -> None:
     _, _, input_path, _ = run(returns, tmp_path / "input")
-    step = resolved_step(hears_that_its_input_was_made_again, str(tmp_path), folder=str(tmp_path / "input"))
+    step = resolved_step(reruns_its_input, str(tmp_path), folder=str(tmp_path / "input"))
     attempt = claim(step, inputs=input_digests(read_records([input_path])))
-    code, text = finish(start(attempt))
+    code, text, ended = run_attempt(attempt)
     assert (code, "was made again while attempt 1 was at work" in text) == (SUPERSEDED, True), text
-    ended = newest_attempt(step.output_path)
-    assert ended is not None and ended.outcome is AttemptOutcome.LOST
+    assert ended.outcome is AttemptOutcome.LOST
     assert read_record(step.output_path).state is RecordState.STOPPED

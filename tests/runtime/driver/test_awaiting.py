@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections import namedtuple
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,16 +11,13 @@ from typing import Any
 import pytest
 
 from tests.runtime import ray_parts
-from tests.support.claims import claimed, driver_arguments
+from tests.runtime.driven import REPOSITORY, claim_step, result_of, run_attempt
 from tests.support.shared_clusters import shared_cluster
-from tradewind.records.attempts import Attempt, AttemptOutcome, newest_attempt
+from tradewind.records.attempts import Attempt, AttemptOutcome
 from tradewind.rehearsal.local.ray import LocalRay
 from tradewind.runtime.driver.function_call import resolve_references
-from tradewind.serialization.references import CodeFolder
-from tradewind.serialization.spec import step_spec
-from tradewind.steps import ExecutorStep, RemoteFunction, resolve, versioned
+from tradewind.steps import ExecutorStep, RemoteFunction, versioned
 
-REPOSITORY = Path(__file__).parents[3]
 IN_A_TASK = RemoteFunction(ray_parts.breaks_far_away, {})
 
 
@@ -43,37 +37,31 @@ class Frozen:
     made: Any = field(init=False, default=None)
 
 
-def walked(value: Any) -> Any:
-    asked: list[int] = []
+def walk(value: Any) -> Any:
+    """Resolve the references; return the value and the number of references in each fetch."""
+    fetches: list[int] = []
 
-    def get(references: list[Any]) -> list[Any]:
-        asked.append(len(references))
+    def fetch(references: list[Any]) -> list[Any]:
+        fetches.append(len(references))
         return [one.value for one in references]
 
-    return resolve_references(value, lambda one: isinstance(one, Reference), get), asked
+    return resolve_references(value, lambda one: isinstance(one, Reference), fetch), fetches
 
 
-def test_references_are_found_in_every_kind_of_container() -> None:
+def test_references_in_containers_are_fetched_once() -> None:
     value = [Reference(1), (Reference(2),), {"a": Reference(3)}, Pair(Reference(4), 0), Frozen(Reference(5))]
-    assert walked(value) == ([1, (2,), {"a": 3}, Pair(4, 0), Frozen(5)], [5])
-
-
-def test_references_walked_recursively_and_fetched_once() -> None:
+    assert walk(value) == ([1, (2,), {"a": 3}, Pair(4, 0), Frozen(5)], [5])
     inner = Reference([Reference(1)])
-    assert walked([inner, inner]) == ([[1], [1]], [1, 1])
+    assert walk([inner, inner]) == ([[1], [1]], [1, 1])
 
 
-def test_what_holds_no_reference_stays_the_same_object() -> None:
-    value = {"a": [1, (2,)], "b": Frozen(3), "c": object()}
-    assert walked(value)[0] is value
-
-
-def test_something_that_holds_itself_is_walked_to_its_end() -> None:
+def test_value_without_references_stays_same_object() -> None:
     loop: list[Any] = [1]
     loop.append(loop)
-    assert walked(loop)[0] is loop
-    found, _ = walked([loop, Reference(2)])
-    assert found[0] is loop and found[1] == 2
+    for value in ({"a": [1, (2,)], "b": Frozen(3), "c": object()}, loop):
+        assert walk(value)[0] is value
+    first, second = walk([loop, Reference(2)])[0]
+    assert first is loop and second == 2
 
 
 # ---- on a real cluster
@@ -84,14 +72,9 @@ def cluster() -> LocalRay:
     return shared_cluster("open")
 
 
-def drive(cluster: LocalRay, fn: Any, store: Path, secrets: dict[str, str] | None = None) -> tuple[Attempt, str, str]:
+def drive(cluster: LocalRay, fn: Any, store: Path, secrets: dict[str, str] | None = None) -> tuple[Attempt, str]:
     step = ExecutorStep("s", fn, {"name": versioned("x")}, secrets=secrets or {})
-    resolved_step = resolve([step], str(store)).of(step)
-    spec = step_spec(resolved_step, CodeFolder(REPOSITORY))
-    attempt = claimed(resolved_step, spec)
-    command = [sys.executable, "-m", "tradewind.runtime.run_step", *driver_arguments(attempt)]
     env = {
-        **os.environ,
         "RAY_ADDRESS": cluster.gcs_address,
         "RAY_AUTH_MODE": "disabled",
         "PYTHONPATH": str(REPOSITORY),
@@ -99,34 +82,33 @@ def drive(cluster: LocalRay, fn: Any, store: Path, secrets: dict[str, str] | Non
         # Workers of Ray tasks import from the repository, as from the working directory of a Ray job.
         "RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps({"runtime_env": {"env_vars": {"PYTHONPATH": str(REPOSITORY)}}}),
     }
-    done = subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False)
-    ended = newest_attempt(resolved_step.output_path)
-    assert ended is not None
-    return ended, resolved_step.output_path, done.stdout + done.stderr
+    _, text, ended = run_attempt(claim_step(step, store), env)
+    return ended, text
 
 
-def result_of(output_path: str) -> Any:
-    return json.loads(Path(output_path, ".artifact.json").read_text())
+def result_on(cluster: LocalRay, *arguments: Any) -> Any:
+    ended, text = drive(cluster, *arguments)
+    assert ended.outcome is AttemptOutcome.SUCCEEDED, text
+    return result_of(ended.spec["output_path"])
 
 
 @pytest.mark.ray
-def test_step_returning_references_yields_their_values(cluster: LocalRay, tmp_path: Path) -> None:
-    ended, output_path, text = drive(cluster, ray_parts.returns_references, tmp_path)
-    assert ended.outcome is AttemptOutcome.SUCCEEDED, text
-    assert result_of(output_path) == {"nested": [4, [9, {"deep": 16}]], "twice": [25]}
-
-
-@pytest.mark.ray
-def test_a_ray_function_is_a_step_function(cluster: LocalRay, tmp_path: Path) -> None:
-    ended, output_path, text = drive(cluster, ray_parts.ray_step, tmp_path)
-    assert ended.outcome is AttemptOutcome.SUCCEEDED, text
-    assert result_of(output_path) == [36]
+@pytest.mark.parametrize(
+    ("fn", "result"),
+    [
+        (ray_parts.returns_references, {"nested": [4, [9, {"deep": 16}]], "twice": [25]}),
+        (ray_parts.ray_step, [36]),
+    ],
+    ids=["references", "a Ray function"],
+)
+def test_step_returning_references_yields_their_values(cluster: LocalRay, tmp_path: Path, fn: Any, result: Any) -> None:
+    assert result_on(cluster, fn, tmp_path) == result
 
 
 @pytest.mark.ray
 @pytest.mark.parametrize("fn", [ray_parts.breaks_far_away, ray_parts.breaks, IN_A_TASK], ids=["in", "itself", "both"])
-def test_an_error_in_a_task_is_the_steps_own(cluster: LocalRay, tmp_path: Path, fn: Any) -> None:
-    ended, _, text = drive(cluster, fn, tmp_path)
+def test_error_in_ray_task_is_recorded_as_error_of_step(cluster: LocalRay, tmp_path: Path, fn: Any) -> None:
+    ended, text = drive(cluster, fn, tmp_path)
     assert ended.outcome is AttemptOutcome.FAILED and ended.error is not None, text
     assert ended.error.type == "KeyError"
     assert "no " in ended.error.message and "ray::" not in ended.error.message
@@ -136,11 +118,7 @@ def test_an_error_in_a_task_is_the_steps_own(cluster: LocalRay, tmp_path: Path, 
 
 
 @pytest.mark.ray
-def test_a_step_that_runs_as_a_ray_task_finds_its_secret_there(cluster: LocalRay, tmp_path: Path) -> None:
+def test_ray_task_gets_secret_and_its_worker_forgets_it(cluster: LocalRay, tmp_path: Path) -> None:
     fn = RemoteFunction(ray_parts.tells_its_secret, {"num_cpus": 0.1})
-    ended, output_path, text = drive(cluster, fn, tmp_path, {"KEY": "env:ON_THE_DRIVER"})
-    assert ended.outcome is AttemptOutcome.SUCCEEDED, text
-    assert result_of(output_path) == ["s3cr3t", True]
-    later, output_path, text = drive(cluster, fn, tmp_path / "later")
-    assert later.outcome is AttemptOutcome.SUCCEEDED, text
-    assert result_of(output_path) == ["", True]  # the worker does not keep the secret for the next task
+    assert result_on(cluster, fn, tmp_path, {"KEY": "env:ON_THE_DRIVER"}) == ["s3cr3t", True]
+    assert result_on(cluster, fn, tmp_path / "later") == ["", True]

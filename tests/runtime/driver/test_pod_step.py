@@ -9,18 +9,15 @@ from typing import Any
 
 import pytest
 
-from tests.support.claims import claimed
+from tests.runtime.driven import REPOSITORY, claim_step
 from tradewind.records.attempts import Attempt, AttemptError, attempt_folder
 from tradewind.runtime.driver.child import read_error, write_error
 from tradewind.runtime.driver.fencing import LeaseDeadline
 from tradewind.runtime.driver.pod_step import devices_of, give_up_error, newest_progress, preflight_error
 from tradewind.runtime.pods.budgets import Budgets, History, PodGivenUpError
 from tradewind.runtime.pods.verdicts import Evidence, determine_incident
-from tradewind.serialization.references import CodeFolder
-from tradewind.serialization.spec import StepSpec, step_spec
-from tradewind.steps import ExecutorStep, Hosts, TpuSlice, resolve, this_output_path
-
-REPOSITORY = Path(__file__).parents[3]
+from tradewind.serialization.spec import StepSpec
+from tradewind.steps import ExecutorStep, Hosts, TpuSlice, this_output_path
 
 
 @dataclass(frozen=True)
@@ -61,26 +58,24 @@ def dies_in_its_check(config: Config) -> None: ...
 dies_in_its_check.preflight = lambda config, devices: os.abort()  # type: ignore[attr-defined]
 
 
-def claimed_attempt(fn: Any, store: Path, resources: Any, **config: Any) -> tuple[Attempt, StepSpec]:
-    step = ExecutorStep("s", fn, Config(this_output_path(), **config), resources=resources)
-    resolved = resolve([step], str(store)).of(step)
-    spec = step_spec(resolved, CodeFolder(REPOSITORY))
-    return claimed(resolved, spec), spec
-
-
 @pytest.fixture(autouse=True)
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")]))
 
 
-def checked(fn: Any, store: Path, resources: Any, **config: Any) -> AttemptError | None:
-    attempt, spec = claimed_attempt(fn, store, resources, **config)
+def claim(fn: Any, store: Path, resources: Any, **config: Any) -> tuple[Attempt, StepSpec]:
+    attempt = claim_step(ExecutorStep("s", fn, Config(this_output_path(), **config), resources=resources), store)
+    return attempt, StepSpec.from_json(attempt.spec)
+
+
+def run_check(fn: Any, store: Path, resources: Any, **config: Any) -> AttemptError | None:
+    attempt, spec = claim(fn, store, resources, **config)
     return preflight_error(attempt, spec, resources, {"TOKEN": "s3cret-token"}, LeaseDeadline())
 
 
 @pytest.mark.slow
 def test_config_check_refusal_keeps_message_of_check(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    refused = checked(train, tmp_path, TpuSlice("v4-16", (2, 4)), batch_size=24)
+    refused = run_check(train, tmp_path, TpuSlice("v4-16", (2, 4)), batch_size=24)
     assert refused is not None
     assert (refused.type, refused.message) == ("ValueError", "batch_size=24 is not a multiple of the 16 devices.")
     assert "check_batch" in refused.traceback
@@ -88,28 +83,23 @@ def test_config_check_refusal_keeps_message_of_check(tmp_path: Path, capfd: pyte
 
 
 @pytest.mark.slow
-def test_a_config_that_only_fits_the_smallest_pod_is_refused(tmp_path: Path) -> None:
-    refused = checked(train, tmp_path, TpuSlice("v4-16", (4, 3)), batch_size=48)
-    assert refused is not None
-    assert refused.message == "batch_size=48 is not a multiple of the 32 devices."
-
-
-@pytest.mark.slow
-def test_a_check_that_asks_is_told_how_many_slices_there_are(tmp_path: Path) -> None:
-    refused = checked(counts_slices, tmp_path, TpuSlice("v4-16", (3, 1)))
+def test_config_is_checked_for_smallest_pod(tmp_path: Path) -> None:
+    refused = run_check(train, tmp_path, TpuSlice("v4-16", (4, 3)), batch_size=48)
+    assert refused is not None and refused.message == "batch_size=48 is not a multiple of the 32 devices."
+    refused = run_check(counts_slices, tmp_path, TpuSlice("v4-16", (3, 1)))
     assert refused is not None and refused.message == "24 devices on 3 slices"
-    assert checked(counts_slices, tmp_path / "hosts", Hosts(2)) is None
 
 
 @pytest.mark.slow
 def test_config_accepted_when_check_passes_or_is_absent(tmp_path: Path) -> None:
-    assert checked(train, tmp_path / "a", TpuSlice("v4-16"), batch_size=24) is None
-    assert checked(unchecked, tmp_path / "b", Hosts(2)) is None
+    assert run_check(train, tmp_path, TpuSlice("v4-16"), batch_size=24) is None
+    assert run_check(unchecked, tmp_path, Hosts(2)) is None
+    assert run_check(counts_slices, tmp_path, Hosts(2)) is None
 
 
 @pytest.mark.slow
-def test_a_check_that_dies_says_nothing_against_the_config(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert checked(dies_in_its_check, tmp_path, Hosts(2)) is None
+def test_config_accepted_when_check_dies(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_check(dies_in_its_check, tmp_path, Hosts(2)) is None
     assert "the check of the config died" in capfd.readouterr().out
 
 
@@ -124,7 +114,7 @@ def test_a_check_that_dies_says_nothing_against_the_config(tmp_path: Path, capfd
         (Hosts(2, gpus=8), 16),
     ],
 )
-def test_the_devices_that_a_function_has_at_least(resources: Any, devices: int) -> None:
+def test_devices_are_those_of_smallest_pod(resources: Any, devices: int) -> None:
     assert devices_of(resources) == devices
 
 
@@ -166,19 +156,19 @@ def test_error_comes_only_from_last_restart(tmp_path: Path) -> None:
         write_error(str(tmp_path), 1, AttemptError("E", f"{restart}/{rank}", f"of {restart}"), rank, restart)
     put(Path(attempt_folder(str(tmp_path), 1)), "host-0.log", "timeline.json")
 
-    def told(restart: int, printed: str | None = None) -> str | None:
-        found = read_error(str(tmp_path), 1, restart, printed)
-        return found and found.message
+    def message(restart: int, printed: str | None = None) -> str | None:
+        error = read_error(str(tmp_path), 1, restart, printed)
+        return error and error.message
 
-    assert (told(10), told(2), told(0), told(1)) == ("10/0", "2/1", "0/0", None)
+    assert (message(10), message(2), message(0), message(1)) == ("10/0", "2/1", "0/0", None)
     write_error(str(tmp_path), 1, AttemptError("E", "its own", "Traceback (most recent call last):\n  …\n"), 7, 10)
-    assert told(10, "Traceback (most recent call last):\n") == "its own"
-    assert told(10, "cut off") == "10/0"
+    assert message(10, "Traceback (most recent call last):\n") == "its own"
+    assert message(10, "cut off") == "10/0"
 
 
-def given_up_after(error: AttemptError | None, exit_code: int = 1) -> PodGivenUpError:
-    left = None if error is None else {"type": error.type, "message": error.message, "traceback": error.traceback}
-    incident = determine_incident(Evidence(0, "slice-1", "v4-16", 2, exit_code=exit_code, error=left))
+def give_up_after(error: AttemptError | None, exit_code: int = 1) -> PodGivenUpError:
+    fields = None if error is None else {"type": error.type, "message": error.message, "traceback": error.traceback}
+    incident = determine_incident(Evidence(0, "slice-1", "v4-16", 2, exit_code=exit_code, error=fields))
     history = History().after(incident, 0.0).after(incident, 60.0)
     why = history.end(Budgets(max_failures=1))
     assert why is not None
@@ -186,18 +176,19 @@ def given_up_after(error: AttemptError | None, exit_code: int = 1) -> PodGivenUp
 
 
 def test_given_up_attempt_records_function_error_and_history(tmp_path: Path) -> None:
-    attempt, spec = claimed_attempt(train, tmp_path, TpuSlice("v4-16"))
+    attempt, spec = claim(train, tmp_path, TpuSlice("v4-16"))
     raised = AttemptError("ValueError", "no such column", "Traceback …")
     write_error(spec.output_path, attempt.number, raised, rank=1, restart=1)
-    told = give_up_error(given_up_after(raised), attempt, spec, 1)
-    assert (told.type, told.traceback) == ("ValueError", raised.traceback)
-    assert told.message.startswith("no such column (It failed 2 times, and max_failures=1. 0 preemptions, 2 failures: ")
+    error = give_up_error(give_up_after(raised), attempt, spec, 1)
+    assert (error.type, error.traceback) == ("ValueError", raised.traceback)
+    assert error.message.startswith(
+        "no such column (It failed 2 times, and max_failures=1. 0 preemptions, 2 failures: "
+    )
 
 
 def test_given_up_attempt_without_error_records_incident(tmp_path: Path) -> None:
-    attempt, spec = claimed_attempt(train, tmp_path, TpuSlice("v4-16"))
+    attempt, spec = claim(train, tmp_path, TpuSlice("v4-16"))
     write_error(spec.output_path, attempt.number, AttemptError("ValueError", "of the first start"))
-    told = give_up_error(given_up_after(None, exit_code=-9), attempt, spec, 0)
-    assert told.type == "PodGivenUpError"
-    assert "It failed 2 times, and max_failures=1" in told.message and "SIGKILL" in told.message
-    assert told.traceback == ""
+    error = give_up_error(give_up_after(None, exit_code=-9), attempt, spec, 0)
+    assert (error.type, error.traceback) == ("PodGivenUpError", "")
+    assert "It failed 2 times, and max_failures=1" in error.message and "SIGKILL" in error.message

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -12,15 +11,13 @@ from typing import Any
 import pytest
 
 from tests.runtime import ray_parts
-from tests.support.claims import claimed, driver_arguments
+from tests.runtime.driven import REPOSITORY, claim_step, result_of
+from tests.support.claims import driver_arguments
 from tests.support.waiting import limit_s
-from tradewind.serialization.references import CodeFolder
-from tradewind.serialization.spec import step_spec
-from tradewind.steps import ExecutorStep, Hosts, RemoteFunction, TpuSlice, resolve
+from tradewind.steps import ExecutorStep, Hosts, RemoteFunction, TpuSlice
 
 pytestmark = pytest.mark.slow
 
-REPOSITORY = Path(__file__).parents[3]
 NO_CLUSTER = {"RAY_ADDRESS": "127.0.0.1:9", "RAY_gcs_rpc_server_connect_timeout_s": "1"}
 
 
@@ -28,11 +25,10 @@ NO_CLUSTER = {"RAY_ADDRESS": "127.0.0.1:9", "RAY_gcs_rpc_server_connect_timeout_
 @pytest.mark.parametrize(
     "fn",
     [RemoteFunction(ray_parts.tells_its_process, {"num_cpus": 4}), ray_parts.ray_step_that_tells_its_process],
-    ids=["ours", "rays"],
+    ids=["remote", "Ray function"],
 )
 def test_ray_task_function_runs_in_host_process(tmp_path: Path, fn: Any, resources: Any) -> None:
-    resolved = resolve([step := ExecutorStep("s", fn, {}, resources=resources)], str(tmp_path)).of(step)
-    attempt = claimed(resolved, step_spec(resolved, CodeFolder(REPOSITORY)))
+    attempt = claim_step(ExecutorStep("s", fn, {}, resources=resources), tmp_path)
     command = [sys.executable, "-m", "tradewind.runtime.driver.run_function", *driver_arguments(attempt)]
     env = {**os.environ, **NO_CLUSTER, "PYTHONPATH": str(REPOSITORY)}
     with subprocess.Popen(command, cwd=REPOSITORY, env=env) as process:
@@ -40,4 +36,4 @@ def test_ray_task_function_runs_in_host_process(tmp_path: Path, fn: Any, resourc
             assert process.wait(limit_s()) == 0
         finally:
             process.kill()
-    assert json.loads(Path(resolved.output_path, ".artifact.json").read_text()) == process.pid
+    assert result_of(attempt.spec["output_path"]) == process.pid

@@ -33,7 +33,7 @@ from tradewind.steps import ExecutorStep, SecretReferenceError, resolve, version
         "env:WANDB_API_KEY",
     ],
 )
-def test_a_step_keeps_the_references_that_it_is_given(reference: str) -> None:
+def test_step_accepts_secret_reference(reference: str) -> None:
     assert ExecutorStep("s", None, None, secrets={"KEY": reference}).secrets == {"KEY": reference}
 
 
@@ -55,27 +55,28 @@ def test_a_step_keeps_the_references_that_it_is_given(reference: str) -> None:
         None,
     ],
 )
-def test_what_is_no_reference_is_refused_and_never_shown(reference: Any) -> None:
-    with pytest.raises(SecretReferenceError, match="Step 's': the value of 'KEY' in secrets is no reference") as refusal:
+def test_invalid_reference_is_refused_without_printing_it(reference: Any) -> None:
+    message = "Step 's': the value of 'KEY' in secrets is no reference"
+    with pytest.raises(SecretReferenceError, match=message) as refusal:
         ExecutorStep("s", None, None, secrets={"KEY": reference})
-    shown = str(refusal.value).replace("'env:VARIABLE'", "").replace("'projects/PROJECT/secrets/SECRET'", "")
-    assert not reference or len(str(reference)) < 6 or str(reference) not in shown
+    printed = str(refusal.value).replace("'env:VARIABLE'", "").replace("'projects/PROJECT/secrets/SECRET'", "")
+    assert not reference or len(str(reference)) < 6 or str(reference) not in printed
 
 
 @pytest.mark.parametrize("name", ["", "1KEY", "A-B", "A=B", "hf token", 3])
-def test_a_name_that_is_no_variable_is_refused_and_never_shown(name: Any) -> None:
+def test_invalid_variable_is_refused_without_printing_it(name: Any) -> None:
     with pytest.raises(SecretReferenceError, match="is no name of an environment variable") as refusal:
         ExecutorStep("s", None, None, secrets={name: KEY})
     assert not name or repr(name) not in str(refusal.value)
 
 
 @pytest.mark.parametrize("name", ["PATH", "PYTHONPATH", "LD_PRELOAD", "TRADEWIND_STEP"])
-def test_a_name_that_the_driver_depends_on_is_refused(name: str) -> None:
+def test_variable_of_driver_is_refused(name: str) -> None:
     with pytest.raises(SecretReferenceError, match=f"secrets cannot set {name}"):
         ExecutorStep("s", None, None, secrets={name: KEY})
 
 
-def test_secrets_that_are_no_mapping_are_refused() -> None:
+def test_secrets_must_be_mapping() -> None:
     with pytest.raises(SecretReferenceError, match="secrets is a list"):
         ExecutorStep("s", None, None, secrets=["KEY"])  # type: ignore[arg-type]
 
@@ -89,34 +90,27 @@ def test_secrets_are_outside_the_version() -> None:
 # ---- secret values
 
 
-def test_the_newest_version_counts_unless_another_is_named(manager: LocalSecretManager) -> None:
+def test_newest_version_is_read_unless_another_is_named(manager: LocalSecretManager) -> None:
     manager.put(KEY, "old")
-    manager.put(KEY, VALUE)
-    secrets = {"NEW": KEY, "SAME": KEY, "OLD": f"{KEY}/versions/1"}
-    assert fetch_secrets(secrets, "Step 's'") == {"NEW": VALUE, "SAME": VALUE, "OLD": "old"}
-    assert manager.accesses == [f"{KEY}/versions/latest", f"{KEY}/versions/1"]  # the driver reads each secret once
-
-
-def test_a_value_arrives_as_it_was_stored(manager: LocalSecretManager) -> None:
     manager.put(KEY, "naïve\nsecond line\n")
-    assert fetch_secrets({"KEY": KEY}, "Step 's'") == {"KEY": "naïve\nsecond line\n"}
+    secrets = {"NEW": KEY, "SAME": KEY, "OLD": f"{KEY}/versions/1"}
+    new = "naïve\nsecond line\n"
+    assert fetch_secrets(secrets, "Step 's'") == {"NEW": new, "SAME": new, "OLD": "old"}
+    assert manager.accesses == [f"{KEY}/versions/latest", f"{KEY}/versions/1"]  # the driver reads each secret once
 
 
 def test_nul_in_host_environment_file_is_reported_and_redacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ENVIRONMENT_FOLDER).mkdir(parents=True)
     (tmp_path / ENVIRONMENT_FOLDER / "ON_THE_NODE").write_text(f"{VALUE}\0{VALUE}")
-    with pytest.raises(SecretError, match="secret KEY from env:ON_THE_NODE holds a NUL, which no variable can") as told:
+    with pytest.raises(
+        SecretError, match="secret KEY from env:ON_THE_NODE holds a NUL, which no variable can"
+    ) as refusal:
         fetch_secrets({"KEY": "env:ON_THE_NODE"}, "Step 's'")
-    assert VALUE not in str(told.value)
+    assert VALUE not in str(refusal.value)
 
 
-def test_a_variable_of_the_clusters_own_environment_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ON_THE_NODE", VALUE)
-    assert fetch_secrets({"KEY": "env:ON_THE_NODE"}, "Step 's'") == {"KEY": VALUE}
-
-
-def test_a_variable_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_cluster_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ON_THE_NODE", raising=False)
     message = "Step 's': secret KEY cannot be read from env:ON_THE_NODE: .* does not set ON_THE_NODE"
     with pytest.raises(SecretError, match=message):
@@ -132,37 +126,33 @@ def refused(reference: str = KEY) -> str:
     return text
 
 
-def test_a_secret_that_is_not_there_is_named(manager: LocalSecretManager) -> None:
-    assert "there is no such secret or version" in refused()
+@pytest.mark.parametrize(
+    ("reference", "set_up", "message"),
+    [
+        (f"{KEY}-2", None, "there is no such secret or version"),
+        (f"{KEY}/versions/7", None, "there is no such secret or version"),
+        (KEY, lambda manager: manager.denied.add(KEY), "grant its service account roles/secretmanager.secretAccessor"),
+        (KEY, lambda manager: manager.disabled.add(f"{KEY}/versions/1"), "version is disabled, destroyed or misnamed"),
+        (KEY, lambda manager: manager.damaged.add(KEY), "its checksum does not match"),
+    ],
+)
+def test_unreadable_secret_error_names_cause(
+    manager: LocalSecretManager, reference: str, set_up: Any, message: str
+) -> None:
     manager.put(KEY, VALUE)
-    assert "there is no such secret or version" in refused(f"{KEY}/versions/7")
-
-
-def test_unreadable_secret_error_names_missing_role(manager: LocalSecretManager) -> None:
-    manager.put(KEY, VALUE)
-    manager.denied.add(KEY)
-    assert "grant its service account roles/secretmanager.secretAccessor" in refused()
-
-
-def test_a_disabled_version_is_named(manager: LocalSecretManager) -> None:
-    manager.disabled.add(manager.put(KEY, VALUE))
-    assert "this version is disabled, destroyed or misnamed" in refused()
-
-
-def test_a_value_that_arrives_damaged_is_not_used(manager: LocalSecretManager) -> None:
-    manager.put(KEY, VALUE)
-    manager.damaged.add(KEY)
-    assert "its checksum does not match" in refused()
+    if set_up:
+        set_up(manager)
+    assert message in refused(reference)
 
 
 @pytest.mark.parametrize("value", [b"\xff\xfe", b"a\0b"])
-def test_a_value_that_no_variable_can_hold_is_refused(manager: LocalSecretManager, value: bytes) -> None:
+def test_value_that_no_variable_can_hold_is_refused(manager: LocalSecretManager, value: bytes) -> None:
     manager.put(KEY, value)
     assert "no environment variable can hold" in refused()
 
 
 @pytest.mark.slow
-def test_a_short_outage_is_waited_for(manager: LocalSecretManager) -> None:
+def test_secret_is_read_after_short_outage(manager: LocalSecretManager) -> None:
     manager.put(KEY, VALUE)
     manager.failures = 1
     assert fetch_secrets({"KEY": KEY}, "Step 's'") == {"KEY": VALUE}
@@ -177,12 +167,12 @@ def test_secret_manager_outage_is_distinct_from_refusal(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("endpoint", ["http://secrets.example", "secrets.example", "ftp://127.0.0.1"])
-def test_an_endpoint_elsewhere_must_be_encrypted(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
+def test_remote_endpoint_must_be_encrypted(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
     monkeypatch.setenv(ENDPOINT_VARIABLE, endpoint)
     assert "must be https://HOST" in refused()
 
 
-def test_a_missing_client_says_what_to_install() -> None:
+def test_missing_client_error_names_extra_to_install() -> None:
     code = (
         "import sys; sys.modules['google.cloud.secretmanager_v1'] = None\n"
         "from tradewind.runtime.driver.secrets import fetch_secrets\n"
@@ -193,7 +183,7 @@ def test_a_missing_client_says_what_to_install() -> None:
     assert "airflow-provider-tradewind[gcp]" in done.stderr
 
 
-def test_googles_client_can_fill_the_rehearsals_secret_manager(manager: LocalSecretManager) -> None:
+def test_secret_stored_by_googles_client_is_fetched(manager: LocalSecretManager) -> None:
     from google.auth.credentials import AnonymousCredentials
     from google.cloud.secretmanager_v1 import SecretManagerServiceClient
     from google.cloud.secretmanager_v1.services.secret_manager_service.transports import (
@@ -209,7 +199,7 @@ def test_googles_client_can_fill_the_rehearsals_secret_manager(manager: LocalSec
     assert fetch_secrets({"KEY": KEY}, "Step 's'") == {"KEY": VALUE}
 
 
-def test_what_was_set_for_a_while_is_gone_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_is_restored_after_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BEFORE", "1")
     monkeypatch.delenv("FRESH", raising=False)
     with in_environment({"BEFORE": "2", "FRESH": "3"}):

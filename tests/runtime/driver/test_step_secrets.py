@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,15 +15,13 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.runtime.driven import claim_step, run_attempt
 from tests.runtime.driver.secret_value import KEY, VALUE
-from tests.support.claims import claimed, driver_arguments
-from tradewind.records.attempts import Attempt, AttemptOutcome, newest_attempt
+from tradewind.records.attempts import Attempt, AttemptOutcome
 from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
-from tradewind.serialization.references import CodeFolder
-from tradewind.serialization.spec import step_spec
-from tradewind.steps import ExecutorStep, resolve, this_output_path, versioned
+from tradewind.steps import ExecutorStep, this_output_path, versioned
 
-REPOSITORY = Path(__file__).parents[3]
+pytestmark = pytest.mark.slow
 
 
 @dataclass(frozen=True)
@@ -35,10 +32,10 @@ class Config:
 
 def uses_its_secret(config: Config) -> str:
     assert os.environ["KEY"] == VALUE
-    return "seen"
+    return "read"
 
 
-def blurts_its_secret_out(config: Config) -> None:
+def raises_its_secret(config: Config) -> None:
     raise ValueError(f"GET https://api.example?key={os.environ['KEY']}")
 
 
@@ -65,77 +62,63 @@ def names_a_file_by_its_secret(config: Config) -> None:
     Path(config.output_path, f"of-{os.environ['KEY']}.txt").write_text("x")
 
 
-def drive(fn: Any, store: Path, secrets: dict[str, str]) -> tuple[int, str, Attempt]:
-    step = ExecutorStep("s", fn, Config(this_output_path(), versioned(fn.__name__)), secrets=secrets)
-    resolved = resolve([step], str(store)).of(step)
-    spec = step_spec(resolved, CodeFolder(REPOSITORY))
-    attempt = claimed(resolved, spec)
-    command = [sys.executable, "-m", "tradewind.runtime.run_step", *driver_arguments(attempt)]
-    done = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-    ended = newest_attempt(resolved.output_path)
-    assert ended is not None
-    return done.returncode, done.stdout.decode(), ended
+def drive(fn: Any, store: Path) -> tuple[int, str, Attempt]:
+    config = Config(this_output_path(), versioned(fn.__name__))
+    return run_attempt(claim_step(ExecutorStep("s", fn, config, secrets={"KEY": KEY}), store))
 
 
 def everything_in(folder: Path) -> str:
     return "\n".join(f"{path}\n{path.read_text()}" for path in folder.rglob("*") if path.is_file())
 
 
-@pytest.mark.slow
 def test_step_function_gets_secret_and_no_file_contains_it(tmp_path: Path, manager: LocalSecretManager) -> None:
     manager.put(KEY, VALUE)
-    code, text, ended = drive(uses_its_secret, tmp_path, {"KEY": KEY})
+    code, text, ended = drive(uses_its_secret, tmp_path)
     assert (code, ended.outcome) == (0, AttemptOutcome.SUCCEEDED), text
     written = everything_in(tmp_path)
-    assert KEY in written
-    assert VALUE not in written + text
+    assert KEY in written and VALUE not in written + text
 
 
-@pytest.mark.slow
-def test_an_error_that_quotes_the_secret_is_recorded_without_it(tmp_path: Path, manager: LocalSecretManager) -> None:
+def test_recorded_error_redacts_secret(tmp_path: Path, manager: LocalSecretManager) -> None:
     manager.put(KEY, VALUE)
-    code, text, ended = drive(blurts_its_secret_out, tmp_path, {"KEY": KEY})
+    code, text, ended = drive(raises_its_secret, tmp_path)
     assert code == 1 and ended.error is not None
     assert ended.error.message == "GET https://api.example?key=***"
     assert VALUE not in everything_in(tmp_path) + text
 
 
-@pytest.mark.slow
 def test_function_output_logs_and_result_redact_every_form(tmp_path: Path, manager: LocalSecretManager) -> None:
     manager.put(KEY, VALUE)
-    code, text, ended = drive(prints_its_secret_in_pieces, tmp_path, {"KEY": KEY})
+    code, text, ended = drive(prints_its_secret_in_pieces, tmp_path)
     assert (code, ended.outcome) == (0, AttemptOutcome.SUCCEEDED), text
     (log,) = tmp_path.rglob("driver.log")
     assert log.read_text() in text and text.count("***") == 2 * 2 + 3
-    shown = everything_in(tmp_path) + text
+    everything = everything_in(tmp_path) + text
     for form in (VALUE, quote(VALUE), base64.b64encode(b"user:" + VALUE.encode()).decode()[8:-4]):
-        assert form not in shown
+        assert form not in everything
     (result,) = tmp_path.rglob(".artifact.json")
     assert json.loads(result.read_text()) == {"saved": "***", "***": ["with", "***"], "shard": 7}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("value", ["hunter2", "p@ss", "x9", "a"])
 def test_short_secret_is_redacted_only_as_whole_word(tmp_path: Path, manager: LocalSecretManager, value: str) -> None:
     manager.put(KEY, value)
-    code, text, ended = drive(prints_its_short_secret, tmp_path, {"KEY": KEY})
+    code, text, ended = drive(prints_its_short_secret, tmp_path)
     assert code == 1 and ended.error is not None and ended.error.message == "bad key: ***"
     assert "the key is ***, key=***; " in text and "banana" in text
     assert "bad key: ***" in ended.error.traceback
 
 
-@pytest.mark.slow
 def test_output_with_secret_in_file_names_is_not_committed(tmp_path: Path, manager: LocalSecretManager) -> None:
     manager.put(KEY, VALUE)
-    code, text, ended = drive(names_a_file_by_its_secret, tmp_path, {"KEY": KEY})
+    code, text, ended = drive(names_a_file_by_its_secret, tmp_path)
     assert (code, ended.outcome) == (1, AttemptOutcome.FAILED), text
     assert ended.error is not None and "'of-***.txt'" in ended.error.message
     assert VALUE not in "".join(path.read_text() for path in tmp_path.rglob("*.json")) + text
 
 
-@pytest.mark.slow
 def test_step_with_unavailable_secret_fails_before_function(tmp_path: Path, manager: LocalSecretManager) -> None:
-    code, text, ended = drive(uses_its_secret, tmp_path, {"KEY": KEY})
+    code, text, ended = drive(uses_its_secret, tmp_path)
     assert (code, ended.outcome) == (1, AttemptOutcome.FAILED)
     assert ended.error is not None and ended.error.type == "SecretError"
     assert ended.error.message.startswith(f"Step 's': secret KEY cannot be read from {KEY}/versions/latest: there is")

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import time
-import uuid
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +12,7 @@ import fsspec
 import pytest
 import ray
 
-from tests.runtime.guards import noted_end
-from tests.runtime.marked import marked
+from tests.runtime.marked import MARK, fencing_time, marked
 from tests.support.waiting import until
 from tradewind.cloud_tpu.slice_types import SIMULATED_VARIABLE
 from tradewind.machine import boot_time
@@ -26,16 +24,6 @@ from tradewind.runtime.pods.process_env import Accelerator, ProcessRank, process
 from tradewind.serialization.masking import NAMES_VARIABLE
 
 pytestmark = pytest.mark.slow
-
-MARK = "HOST_TEST"
-
-
-@pytest.fixture
-def mark():
-    mark = uuid.uuid4().hex
-    yield mark
-    for process in marked(MARK, mark):
-        process.kill()
 
 
 def _launch(*command: str, rank: int = 0, log_dir: str | None = None, mark: str = "") -> Launch:
@@ -119,7 +107,7 @@ def test_a_process_whose_guard_froze_is_told_as_ended(mark):
     host.start(_launch("sh", "-c", "echo up; exec sleep 600", mark=mark))
     assert host.poll(30.0, eager=True).lines == ("up",)
     (guard,) = (each.parent() for each in marked(MARK, mark) if each.name() == "sleep")
-    until(lambda: noted_end(host._deadline, guard.pid) not in (None, math.inf), "the guard to hear of the term")
+    until(lambda: fencing_time(host._deadline, guard.pid) not in (None, math.inf), "the guard to hear of the term")
     guard.suspend()
     until(lambda: (report := host.poll(0.1, eager=False)).exit_code is not None or report.was_ended, "its end")
     assert host.poll(0.1, eager=False).was_ended
