@@ -11,7 +11,7 @@ import sys
 from threading import Lock
 from typing import Any
 
-from tests.runtime.regions import bring, mirror_of
+from tests.runtime.regions import mirror_of, sync
 from tradewind.runtime import mirror_copies
 
 if __name__ == "__main__":
@@ -28,4 +28,4 @@ if __name__ == "__main__":
             done += 1
 
     mirror_copies.copy_file = copy_file
-    bring(mirror_of(name, prefix, source), heartbeat_s=float(heartbeat), by="killed")
+    sync(mirror_of(name, prefix, source), heartbeat_s=float(heartbeat), by="killed")

@@ -19,7 +19,7 @@ QUICK_S = 0.4
 """Heartbeat interval for copies whose lease owner is killed."""
 
 
-class OwnTurn:
+class StepLease:
     """Stub of a lease that never ends."""
 
     end = None
@@ -28,7 +28,7 @@ class OwnTurn:
         pass
 
     def finish(self, **changes: Any) -> HeldLease:
-        raise AssertionError("a copy does not end the turn of its step")
+        raise AssertionError("a copy does not end the lease of its step")
 
     def retry_store(self, call: Callable[[], Result], /) -> Result:
         return call()
@@ -56,15 +56,15 @@ def mirror_of(
     return placed
 
 
-def bring(*mirrors: MirroredPath, heartbeat_s: float = 30.0, by: str = "test") -> None:
-    MirrorSync({"run": by}, heartbeat_s, OwnTurn()).sync_all(mirrors)
+def sync(*mirrors: MirroredPath, heartbeat_s: float = 30.0, by: str = "test") -> None:
+    MirrorSync({"run": by}, heartbeat_s, StepLease()).sync_all(mirrors)
 
 
-def copy_after(mirror: MirroredPath, happens: Callable[[], object]) -> None:
+def copy_after(mirror: MirroredPath, act: Callable[[], object]) -> None:
     """Find the source, change the source or the destination, then copy."""
     found = find_source(mirror)
-    happens()
-    MirrorCopy(mirror, found, OwnTurn()).make()
+    act()
+    MirrorCopy(mirror, found, StepLease()).make()
 
 
 def lease_of_copy(mirror: MirroredPath) -> Any:
