@@ -81,12 +81,8 @@ def _addresses(host: str) -> list[_Address]:
         texts = {entry[4][0] for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)} if host else set()
     except (OSError, UnicodeError):
         return []
-    return [_plain(ipaddress.ip_address(str(each).partition("%")[0])) for each in texts]
-
-
-def _plain(address: _Address) -> _Address:
-    """Return the IPv4 address of an IPv4-mapped IPv6 address, and any other as it is."""
-    return getattr(address, "ipv4_mapped", None) or address
+    addresses = [ipaddress.ip_address(str(text).partition("%")[0]) for text in texts]
+    return [getattr(address, "ipv4_mapped", None) or address for address in addresses]
 
 
 def _redirect_error(url: str, host: str, why: str) -> DownloadError:

@@ -55,7 +55,8 @@ def tokenizer_files(path: str, field: str) -> tuple[str, dict[str, bytes]]:
             )
     else:
         name = folder = local_tokenizer(path, field)
-    return name, {file.name: file.read_bytes() for file in sorted(Path(folder).iterdir()) if _belongs(file)}
+    files = [file for file in sorted(Path(folder).iterdir()) if any(map(file.match, _OF_A_TOKENIZER))]
+    return name, {file.name: file.read_bytes() for file in files if file.is_file()}
 
 
 def cached_folder(files: Mapping[str, bytes]) -> str:
@@ -85,11 +86,6 @@ def _copy_of_hub(name: str) -> str | None:
     except (OSError, ValueError):  # this host has no copy
         return None
     return str(folder) if Path(folder, MAIN_FILE).exists() else None
-
-
-def _belongs(file: Path) -> bool:
-    """Whether a file may be of the tokenizer, and not the weights of a model in the same folder."""
-    return file.is_file() and any(file.match(pattern) for pattern in _OF_A_TOKENIZER)
 
 
 def _holds(folder: Path, files: Mapping[str, bytes]) -> bool:

@@ -223,16 +223,13 @@ def _export_under(train_path: str) -> str:
     if not exists(checkpoints_path(train_path)):
         raise ValueError(f"There are no checkpoints under train_path {train_path}.")
     fs, root = file_system_at(export_path(train_path))
-    steps = {int(match[1]): match[0] for name in _names(fs, root) if (match := _STEP.fullmatch(name))}
+    paths = fs.ls(root, detail=False) if fs.exists(root) else []
+    steps = {int(match[1]): match[0] for path in paths if (match := _STEP.fullmatch(basename(path)))}
     folders = [export_path(train_path), *(join(export_path(train_path), steps[step]) for step in sorted(steps)[-1:])]
     for folder in folders:
         if exists(join(folder, "config.json")):
             return folder
     raise ValueError(f"There is no Hugging Face export under train_path {train_path}.")
-
-
-def _names(fs: Any, root: str) -> list[str]:
-    return [basename(name) for name in fs.ls(root, detail=False)] if fs.exists(root) else []
 
 
 def _evaluate(config: LmEvalConfig, export: str, data: LmDataConfig, tokenizer: str) -> dict[str, Any]:

@@ -12,15 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tradewind.steps import (
-    ExecutorStep,
-    InputName,
-    MirroredValue,
-    OutputName,
-    VersionedValue,
-    ensure_versioned,
-    lazy,
-)
+from tradewind.steps import ExecutorStep, InputName, MirroredValue, OutputName, VersionedValue, ensure_versioned, lazy
 from tradewind.steps.fields import integer
 from tradewind.steps.placeholders import Lazy
 from tradewind.steps.run_values import RunValue

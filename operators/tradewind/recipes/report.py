@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -73,21 +74,17 @@ def report_text(title: str, training: dict[str, Any], results: dict[str, Any], m
     ]
     settings = [(f"`{name}`", f"`{value}`") for name, value in training.get("settings", {}).items() if _is_set(value)]
     prompt = results["prompt"]
-    fence = "`" * max(3, _longest_run_of_backticks(results["sample"]) + 1)
-    return (
-        "\n\n".join(
-            [
-                f"# {title}",
-                as_markdown([("Result", ""), *losses]),
-                "![Training and validation loss by step](loss_curve.png)",
-                "## Sample",
-                "The model begins a text:" if prompt is None else f"The model continues `{prompt}`:",
-                f"{fence}text\n{results['sample']}\n{fence}",
-                *(["## Settings", as_markdown([("Setting", "Value"), *settings])] if settings else []),
-            ]
-        )
-        + "\n"
-    )
+    fence = max(["``", *re.findall("`+", results["sample"])], key=len) + "`"  # longer than any in the sample
+    parts = [
+        f"# {title}",
+        as_markdown([("Result", ""), *losses]),
+        "![Training and validation loss by step](loss_curve.png)",
+        "## Sample",
+        "The model begins a text:" if prompt is None else f"The model continues `{prompt}`:",
+        f"{fence}text\n{results['sample']}\n{fence}",
+        *(["## Settings", as_markdown([("Setting", "Value"), *settings])] if settings else []),
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
 def _steps(training: dict[str, Any]) -> int:
@@ -152,11 +149,3 @@ def _speed(training: dict[str, Any], metrics: list[dict[str, Any]]) -> str:
     if not gaps or not (gap := statistics.median(gaps)):
         return "not measured"
     return f"{training['tokens'] / _steps(training) / gap:,.0f} tokens/s in the median step"
-
-
-def _longest_run_of_backticks(text: str) -> int:
-    longest = run = 0
-    for character in text:
-        run = run + 1 if character == "`" else 0
-        longest = max(longest, run)
-    return longest

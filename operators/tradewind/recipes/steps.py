@@ -32,14 +32,7 @@ from tradewind.recipes.token_cache import TokenCacheConfig, build_token_cache
 from tradewind.recipes.tokenizers import BpeTokenizerConfig, train_bpe_tokenizer
 from tradewind.recipes.train_config import RESUMABLE, LmTrainConfig
 from tradewind.recipes.train_lm import train_lm
-from tradewind.steps import (
-    ExecutorStep,
-    ExperimentError,
-    InputName,
-    MirroredValue,
-    ensure_versioned,
-    this_output_path,
-)
+from tradewind.steps import ExecutorStep, ExperimentError, InputName, MirroredValue, ensure_versioned, this_output_path
 from tradewind.steps.paths import is_absolute
 from tradewind.steps.placeholders import Lazy
 from tradewind.steps.run_values import RunValue

@@ -52,15 +52,7 @@ from tradewind.runtime.pods.on_host.heartbeat import expect_steps
 if TYPE_CHECKING:
     from levanter.main.train_lm import TrainLmConfig
 
-__all__ = [
-    "RESUMABLE",
-    "LmTrainConfig",
-    "checkpoints_path",
-    "export_path",
-    "metrics_path",
-    "result_path",
-    "train_lm",
-]
+__all__ = ["RESUMABLE", "LmTrainConfig", "checkpoints_path", "export_path", "metrics_path", "result_path", "train_lm"]
 
 _MESH = "trainer.mesh"
 _HUB = "levanter['initialize_from_hf']"

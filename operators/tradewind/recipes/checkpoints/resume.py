@@ -214,7 +214,9 @@ def clean_up_checkpoints(roots: Sequence[str]) -> None:
             if not exists(join(folder, METADATA)):
                 remove_checkpoint(folder)
         for checkpoint, wrong in damaged.items():
-            _remove(checkpoint, wrong, roots)
+            print(f"removed the damaged checkpoint {checkpoint}: {wrong}", flush=True)
+            # A root only has stray metadata.
+            (make_incomplete if checkpoint in roots else remove_checkpoint)(checkpoint)
     sync_global_devices("tradewind: checkpoints settled")
 
 
@@ -260,12 +262,6 @@ def remove_temporary(roots: Sequence[str]) -> None:
     for found in complete_checkpoints(roots):
         if found.is_temporary:
             remove_checkpoint(found.path)
-
-
-def _remove(checkpoint: str, wrong: str, roots: Sequence[str]) -> None:
-    """Remove a damaged checkpoint; if it is a root with stray metadata, remove only that."""
-    print(f"removed the damaged checkpoint {checkpoint}: {wrong}", flush=True)
-    (make_incomplete if checkpoint in roots else remove_checkpoint)(checkpoint)
 
 
 def _checkpoint_folders(roots: Sequence[str]) -> list[str]:

@@ -59,11 +59,15 @@ def compare_runs(config: CompareConfig) -> dict[str, Any]:
     from tradewind.recipes.comparing.reading import read_runs  # the file store: not while a DAG file is parsed
 
     ended, missing = read_runs(config.runs)
-    measured = [run for run in ended if config.metric in run.results]
-    missing += [
-        missing_metric(run.label, run.results, config.metric) for run in ended if config.metric not in run.results
-    ]
-    ordered = sorted(measured, key=lambda run: _rank(run.results[config.metric], config.higher_is_better))
+    measured = {run.label: run for run in ended if config.metric in run.results}
+    missing += [missing_metric(run.label, run.results, config.metric) for run in ended if run.label not in measured]
+    sign = -1 if config.higher_is_better else 1
+
+    def rank(run: RunResult) -> tuple[bool, float]:
+        value = run.results[config.metric]
+        return not math.isfinite(value), sign * value  # a training that diverged comes last
+
+    ordered = sorted(measured.values(), key=rank)
     if ordered:
         _write(config, ordered, missing)
     if missing:
@@ -71,10 +75,8 @@ def compare_runs(config: CompareConfig) -> dict[str, Any]:
         raise missing_runs_error(len(config.runs), missing, done)
     write_best(config.output_path, ordered[0], config.runs[ordered[0].label])
     values = {run.label: run.results[config.metric] for run in ordered}
-    return {
-        "best": ordered[0].label,
-        "runs": {label: value if math.isfinite(value) else None for label, value in values.items()},
-    }
+    finite = {label: value if math.isfinite(value) else None for label, value in values.items()}
+    return {"best": ordered[0].label, "runs": finite}
 
 
 def comparison_rows(runs: Sequence[RunResult], metric: str) -> list[list[str]]:
@@ -88,18 +90,11 @@ def comparison_rows(runs: Sequence[RunResult], metric: str) -> list[list[str]]:
         for name in dict.fromkeys(name for run in runs for name in run.results)
         if name != metric and not name.startswith(_GIVEN)
     ]
-    head = ["run", *settings, metric, *others]
-    return [
-        head,
-        *(
-            [
-                run.label,
-                *(_cell(run.settings.get(name)) for name in settings),
-                *(_cell(run.results.get(name)) for name in (metric, *others)),
-            ]
-            for run in runs
-        ),
-    ]
+    rows = [["run", *settings, metric, *others]]
+    for run in runs:
+        values = [*map(run.settings.get, settings), *map(run.results.get, (metric, *others))]
+        rows.append([run.label, *map(_cell, values)])
+    return rows
 
 
 def _write(config: CompareConfig, ordered: Sequence[RunResult], missing: Sequence[MissingRun]) -> None:
@@ -108,20 +103,11 @@ def _write(config: CompareConfig, ordered: Sequence[RunResult], missing: Sequenc
     with atomic_writer(join(config.output_path, "comparison.png")) as file:
         file.write(comparison_picture(ordered, config.metric, config.title))
     write_text(join(config.output_path, "comparison.csv"), as_csv(rows))
-    write_text(join(config.output_path, "comparison.md"), _markdown(config.title, rows, missing))
-
-
-def _rank(value: float, higher_is_better: bool) -> tuple[bool, float]:
-    """Sort key; a training that diverged comes last."""
-    return not math.isfinite(value), -value if higher_is_better else value
+    parts = [f"# {config.title}", as_markdown(rows), "![Results, and losses by step](comparison.png)"]
+    write_text(join(config.output_path, "comparison.md"), "\n\n".join([*parts, *missing_runs_section(missing)]) + "\n")
 
 
 def _cell(value: Any) -> str:
     if value is None:
         return ""
     return f"{value:.6g}" if isinstance(value, float) else single_line(value)
-
-
-def _markdown(title: str, rows: Sequence[Sequence[str]], missing: Sequence[MissingRun]) -> str:
-    parts = [f"# {title}", as_markdown(rows), "![Results, and losses by step](comparison.png)"]
-    return "\n\n".join([*parts, *missing_runs_section(missing)]) + "\n"

@@ -97,7 +97,8 @@ def _write(
     rows = _rows(law, points)
     print("\n".join([str(law), *format_columns(rows)]), flush=True)
     numbers = asdict(law) | {"worst_error": max(abs(_error(law, point)) for point in points.values())}
-    best = _best(law, config.budgets)
+    optima = [(flops, sizes) for flops in config.budgets if (sizes := law.best_for(flops)) is not None]
+    best = [{"flops": flops, "parameters": n, "tokens": d, "loss": law.loss(n, d)} for flops, (n, d) in optima]
     with atomic_writer(join(config.output_path, "scaling_law.png")) as file:
         file.write(scaling_picture(law, points, config.title))
     write_json(join(config.output_path, "scaling_law.json"), numbers | {"best": best})
@@ -107,12 +108,6 @@ def _write(
         parts += ["## The best training for a number of FLOPs", table]
     write_text(join(config.output_path, "scaling_law.md"), "\n\n".join([*parts, *missing_runs_section(missing)]) + "\n")
     return numbers
-
-
-def _best(law: ScalingLaw, budgets: Sequence[float]) -> list[dict[str, float]]:
-    """Return size and length of the lowest predicted loss for each budget, if the law has both terms."""
-    optima = [(flops, best) for flops in budgets if (best := law.best_for(flops)) is not None]
-    return [{"flops": flops, "parameters": n, "tokens": d, "loss": law.loss(n, d)} for flops, (n, d) in optima]
 
 
 def _rows(law: ScalingLaw, points: Mapping[str, Point]) -> list[list[str]]:

@@ -77,11 +77,9 @@ def check_run_paths(runs: Mapping[str, str]) -> None:
 def differing_settings(runs: Sequence[RunResult]) -> list[str]:
     """Return the names of the settings that differ between runs, in order of appearance."""
     names = dict.fromkeys(name for run in runs for name in run.settings)
-    return [name for name in names if any(_differs(run, runs[0], name) for run in runs)]
-
-
-def _differs(run: RunResult, other: RunResult, name: str) -> bool:
-    return (name in run.settings) != (name in other.settings) or run.settings.get(name) != other.settings.get(name)
+    absent = object()
+    first = runs[0].settings if runs else {}
+    return [name for name in names if any(run.settings.get(name, absent) != first.get(name, absent) for run in runs)]
 
 
 class MissingRunsError(RuntimeError):
@@ -175,11 +173,8 @@ def numeric_setting(runs: Sequence[RunResult]) -> str | None:
     if len(differing) != 1:
         return None
     values = [run.settings.get(differing[0]) for run in runs]
-    return differing[0] if all(_is_drawable_number(value) for value in values) else None
-
-
-def _is_drawable_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and is_drawable(value)
+    numbers = [value for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)]
+    return differing[0] if len(numbers) == len(values) and all(map(is_drawable, numbers)) else None
 
 
 def is_drawable(value: float) -> bool:

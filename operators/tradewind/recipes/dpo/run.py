@@ -14,7 +14,14 @@ from typing import Any, Final
 from tradewind.datasets.files import join
 from tradewind.recipes.checkpoints.resume import newest_checkpoint
 from tradewind.recipes.dpo.pairs import check_pairs, count_pairs, trained_components
-from tradewind.recipes.lm.checks import check_initialization, check_keys, check_length, check_schedules, check_weights
+from tradewind.recipes.lm.checks import (
+    check_initialization,
+    check_keys,
+    check_length,
+    check_schedules,
+    check_weights,
+    trains_whole_model,
+)
 from tradewind.recipes.lm.config import LevanterTrainConfig, output_path_of
 from tradewind.recipes.lm.field_types import check_values
 from tradewind.recipes.lm.pod_config import data_with_paths, reference_of, with_paths
@@ -28,10 +35,7 @@ from tradewind.recipes.lm.training_summary import (
     training_summary,
 )
 
-__all__ = [
-    "LevanterTrainConfig",
-    "run_levanter_train_dpo",
-]
+__all__ = ["LevanterTrainConfig", "run_levanter_train_dpo"]
 
 _POLICY = "policy/"
 """Prefix of the trained model's arrays in a checkpoint that also has a reference."""
@@ -77,7 +81,7 @@ def check_dpo_models(made: Any, roots: list[str]) -> None:
     is_of_hub = bool(getattr(reference, "is_hf", False))
     vocab_size = len(made.data.the_tokenizer)
     newest = newest_checkpoint(roots)
-    is_begin_read = newest is None or not _is_whole(made)
+    is_begin_read = newest is None or not trains_whole_model(made)
     for field, path in {
         "initialize_from_checkpoint_path": made.initialize_from_checkpoint_path if is_begin_read else None,
         "reference.model_path": None if is_of_hub else getattr(reference, "model_path", None),
@@ -90,7 +94,7 @@ def check_dpo_models(made: Any, roots: list[str]) -> None:
     }.items():
         if begin:
             check_hub_model(made, begin, f"train_config.{field}")
-    if newest is not None and _is_whole(made) and not made.trainer.allow_partial_checkpoint:
+    if newest is not None and trains_whole_model(made) and not made.trainer.allow_partial_checkpoint:
         check_same_model(made, vocab_size, newest.path, "output_path", _POLICY)
 
 
@@ -114,16 +118,11 @@ def _check_reference(given: Any) -> None:
             raise ValueError(
                 "train_config.reference.model_path is missing: give the reference model, usually the one to begin with."
             )
-    elif _is_whole(given):
+    elif trains_whole_model(given):
         raise ValueError(
             f"train_config.reference is a {type(given.reference).__name__}, and train_config.adapter is none: give a "
             "LoraAdaptorConfig as adapter, or a SeparateReferenceConfig as reference."
         )
-
-
-def _is_whole(given: Any) -> bool:
-    """Whether the model itself is trained, and not an adapter."""
-    return type(given.adapter).__name__ == "NoAdaptorConfig"
 
 
 def dpo_summary(made: Any) -> TrainingSummary:

@@ -44,8 +44,7 @@ def check_train_config(given: Any) -> None:
     """
     check_values(given)
     check_initialization(given)
-    _check_quantized_begin(given)
-    _check_begin_of_adapter(given)
+    _check_begin(given)
     check_length(given)
     check_schedules(given)
     check_weights(given.data)
@@ -168,7 +167,7 @@ def check_models(made: Any, roots: list[str]) -> None:
     newest = newest_checkpoint(roots)
     if newest is None and made.initialize_from_hf:
         check_hub_model(made, made.initialize_from_hf, "train_config.initialize_from_hf")
-    if made.trainer.allow_partial_checkpoint or type(made.adapter).__name__ != "NoAdaptorConfig":
+    if made.trainer.allow_partial_checkpoint or not trains_whole_model(made):
         return  # a checkpoint may hold parts of a model
     vocab_size = len(made.data.the_tokenizer)
     begins = {
@@ -191,6 +190,11 @@ def can_lay_out(made: Any) -> bool:
     except ValueError:
         return False
     return "vocab" not in trainer.parameter_axis_mapping  # else the devices round it up
+
+
+def trains_whole_model(given: Any) -> bool:
+    """Whether the model itself is trained, and not an adapter."""
+    return type(given.adapter).__name__ == "NoAdaptorConfig"
 
 
 def check_averages(trainer: Any, checkpoint: str, field: str) -> None:
@@ -341,18 +345,17 @@ def _check_stages(given: Any) -> None:
             )
 
 
-def _check_quantized_begin(given: Any) -> None:
-    """Refuse quantization of a Hugging Face model: Levanter would replace the quantized model with it."""
+def _check_begin(given: Any) -> None:
+    """Refuse quantization of a Hugging Face model, which would replace it, and an adapter on a checkpoint.
+
+    With an adapter, Levanter expects the adapter and its optimizer in the checkpoint, too.
+    """
     if given.initialize_from_hf and given.trainer.quantization is not None:
         raise ValueError(
             "train_config.trainer.quantization does not go with train_config.initialize_from_hf in Levanter: begin "
             "with initialize_from_checkpoint_path, or leave it out."
         )
-
-
-def _check_begin_of_adapter(given: Any) -> None:
-    """Refuse an adapter on a checkpoint: Levanter expects the adapter and its optimizer in it, too."""
-    if given.initialize_from_checkpoint_path and type(given.adapter).__name__ != "NoAdaptorConfig":
+    if given.initialize_from_checkpoint_path and not trains_whole_model(given):
         raise ValueError(
             "train_config.initialize_from_checkpoint_path does not go with train_config.adapter in Levanter: give "
             "initialize_from_hf instead, such as the export of that training under hf/."

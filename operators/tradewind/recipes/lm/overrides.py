@@ -159,7 +159,8 @@ class _Override:
             return draccus.decode(wanted, self.value)
         except Exception as error:  # draccus raises whatever the type's own constructor raises
             reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-            raise ValueError(f"{self}={self.value!r} is no {_type_name(wanted)}: {reason}.") from error
+            kind = wanted.__name__ if isinstance(wanted, type) else str(wanted).replace("typing.", "")
+            raise ValueError(f"{self}={self.value!r} is no {kind}: {reason}.") from error
 
 
 def _paths(owner: Any, start: str) -> Iterator[str]:
@@ -172,7 +173,3 @@ def _paths(owner: Any, start: str) -> Iterator[str]:
 
 def _field_names(owner: Any) -> set[str]:
     return {field.name for field in dataclasses.fields(owner)}
-
-
-def _type_name(wanted: Any) -> str:
-    return wanted.__name__ if isinstance(wanted, type) else str(wanted).replace("typing.", "")

@@ -29,7 +29,7 @@ from tradewind.recipes.checkpoints.resume import (
 )
 from tradewind.recipes.checkpoints.saving import checkpointer_like
 from tradewind.recipes.lm import levanter_parts
-from tradewind.recipes.lm.checks import check_averages, usable_harness
+from tradewind.recipes.lm.checks import check_averages, trains_whole_model, usable_harness
 from tradewind.recipes.lm.config import LevanterTrainConfig, output_path_of, run_id_of
 from tradewind.recipes.lm.data_locations import builds_caches
 from tradewind.recipes.lm.levanter_config import log_folder
@@ -290,12 +290,8 @@ def _checkpoint(config: Any, field: str) -> str | None:
 
 
 def _record_of(config: Any, field: str) -> InitialCheckpointFile:
-    checkpoints = output_of(config).roots[0]
-    return (
-        InitialCheckpointFile.of_reference(checkpoints)
-        if field == _REFERENCE
-        else InitialCheckpointFile.of_begin(checkpoints)
-    )
+    make = InitialCheckpointFile.of_reference if field == _REFERENCE else InitialCheckpointFile.of_begin
+    return make(output_of(config).roots[0])
 
 
 def _is_read(config: Any, field: str) -> bool:
@@ -304,7 +300,7 @@ def _is_read(config: Any, field: str) -> bool:
     A reference and an adapter's initial checkpoint are read at each start, any other only by a training without its
     own.
     """
-    return field == _REFERENCE or output_of(config).newest_step() < 0 or not _is_whole(config.train_config)
+    return field == _REFERENCE or output_of(config).newest_step() < 0 or not trains_whole_model(config.train_config)
 
 
 def with_batch_size(made: Any) -> Any:
@@ -371,10 +367,5 @@ def _export(config: Any) -> str | None:
     from levanter.compat.hf_checkpoints import HFCompatConfig
 
     given = config.train_config
-    has_form = _is_whole(given) and isinstance(given.model, HFCompatConfig)
+    has_form = trains_whole_model(given) and isinstance(given.model, HFCompatConfig)
     return export_path(output_path_of(config)) if has_form and given.hf_save_steps else None
-
-
-def _is_whole(given: Any) -> bool:
-    """Whether the model itself is trained, and not an adapter."""
-    return type(given.adapter).__name__ == "NoAdaptorConfig"

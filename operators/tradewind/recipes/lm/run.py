@@ -54,10 +54,7 @@ from tradewind.recipes.token_cache import own_scratch
 from tradewind.recipes.train_config import metrics_path
 from tradewind.runtime.pods.on_host.heartbeat import expect_steps
 
-__all__ = [
-    "LevanterTrainConfig",
-    "run_levanter_train_lm",
-]
+__all__ = ["LevanterTrainConfig", "run_levanter_train_lm"]
 
 WITHOUT_KEY: Final = ("offline", "disabled", "dryrun")
 """Modes of W&B that need no key."""

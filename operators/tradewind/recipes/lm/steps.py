@@ -62,7 +62,8 @@ def _tokenizer(components: Mapping[str, Any], given: Any) -> Any:
         ValueError: There is none, or there are two.
     """
     known = {f"component {name!r}": declared_tokenizer(tokens) for name, tokens in components.items()}
-    known |= {"the argument": InputName.hardcoded(given) if isinstance(given, str) else _whole(given)}
+    argument = given.as_input_name() if isinstance(given, ExecutorStep) else given
+    known["the argument"] = InputName.hardcoded(argument) if isinstance(argument, str) else argument
     given_by = [(owner, tokenizer) for owner, tokenizer in known.items() if tokenizer is not None]
     if not given_by:
         raise ValueError("tokenizer is missing: no token cache is a step whose config says which one it was made with.")
@@ -74,10 +75,6 @@ def _tokenizer(components: Mapping[str, Any], given: Any) -> Any:
                 "means two texts. Tokenize all components with one."
             )
     return first
-
-
-def _whole(value: Any) -> Any:
-    return value.as_input_name() if isinstance(value, ExecutorStep) else value
 
 
 def _format(tokenizer: Any) -> str:

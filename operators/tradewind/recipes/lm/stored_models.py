@@ -52,10 +52,9 @@ def check_model(made: Any, vocab_size: int, field: str) -> None:
     try:
         model_shapes(made, vocab_size)
     except Exception as error:  # models raise various types
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise ValueError(
-            f"{field}: Levanter cannot build this {type(made.model).__name__} ({type(error).__name__}: {reason}): look "
-            "at its sizes, which have to fit each other."
+            f"{field}: Levanter cannot build this {type(made.model).__name__} ({first_line_of(error)}): look at its "
+            "sizes, which have to fit each other."
         ) from error
 
 

@@ -54,7 +54,9 @@ def tokenize_files(
     """
     if not allow_test_in_train and isinstance(train_paths, (list, tuple)):
         check_no_test_data([path for path in map(_shown, train_paths) if path], is_allowed=False)
-    given = {"text_key": text_key, "sample_count": sample_count, **_format(format)}
+    kind = format.target if isinstance(format, Lazy) else None if format is None else type(format).__qualname__
+    # The class of a lazy object is no part of a version by itself.
+    given = {"text_key": text_key, "sample_count": sample_count, "format": format, "format_name": kind}
     config = TokenizeFilesConfig(
         _sources("train_paths", train_paths),
         _sources("validation_paths", validation_paths),
@@ -81,12 +83,6 @@ def _source(field: str, path: Any) -> Any:
     if isinstance(path, (InputName, MirroredValue, VersionedValue, RunValue)):
         return path
     raise ValueError(f"{field} holds {truncated_repr(path)}: give steps, files, folders or globs.")
-
-
-def _format(given: Any) -> dict[str, Any]:
-    """The class of a lazy object is no part of a version by itself."""
-    named = given.target if isinstance(given, Lazy) else None if given is None else type(given).__qualname__
-    return {"format": given, "format_name": named}
 
 
 def _counted(value: Any) -> Any:

@@ -108,9 +108,7 @@ class TrackingOptions:
 
     def is_kept(self, key: str) -> bool:
         """Whether the metrics file keeps Levanter's metric of that name."""
-        if key in KEPT_METRICS or any(fnmatchcase(key, pattern) for pattern in self.also_kept):
-            return True
-        if key.startswith(HARNESS):
+        if key in KEPT_METRICS or key.startswith(HARNESS) or any(fnmatchcase(key, each) for each in self.also_kept):
             return True
         return self.each_set and key.startswith("eval/") and key.endswith(("/loss", "/bpb"))
 

@@ -28,9 +28,7 @@ from tradewind.records.parsing import (
     parse_fields,
     parse_object,
 )
-from tradewind.records.parsing import (
-    TEXT as RECORD_TEXT,
-)
+from tradewind.records.parsing import TEXT as RECORD_TEXT
 from tradewind.steps.fields import PATH, SOME_TEXT, TEXT, check_fields
 from tradewind.storage.bounded_read import LARGE, Content
 from tradewind.text import single_line
