@@ -24,21 +24,19 @@ def step(tmp_path: Path) -> ResolvedStep:
     "source",
     ["{0}", "file://{0}", "local://{0}//", "{0}/.", "{1}/link", "{0}/checkpoints", "{1}/link/checkpoints", "{1}/store"],
 )
-def test_what_an_attempt_left_is_not_removed_before_it_is_copied(
-    step: ResolvedStep, source: str, tmp_path: Path
-) -> None:
-    left = Path(step.output_path, "checkpoints", "model")
-    turn = begin(step)
-    left.parent.mkdir()
-    left.write_text("weights")
-    end(step, turn)
+def test_adoption_from_own_output_removes_no_leftovers(step: ResolvedStep, source: str, tmp_path: Path) -> None:
+    leftover = Path(step.output_path, "checkpoints", "model")
+    claim = begin(step)
+    leftover.parent.mkdir()
+    leftover.write_text("weights")
+    end(step, claim)
     (tmp_path / "link").symlink_to(step.output_path)
     with pytest.raises(NothingToAdoptError):
         adopt(adoption_of(step, source.format(step.output_path, tmp_path), copies=True), keep)
-    assert left.read_text() == "weights"
+    assert leftover.read_text() == "weights"
 
 
-def test_a_copy_replaces_nothing_of_others_and_can_be_repeated(step: ResolvedStep, tmp_path: Path) -> None:
+def test_copying_adoption_replaces_no_files_and_can_be_repeated(step: ResolvedStep, tmp_path: Path) -> None:
     output, source = Path(step.output_path), tmp_path / "source"
     for folder in (output, source):
         (folder / "part").mkdir(parents=True)

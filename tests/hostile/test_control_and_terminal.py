@@ -23,20 +23,9 @@ from tradewind.rehearsal.cloud.cloud import RehearsalCloud
 from tradewind.rehearsal.cloud.control import BadArgumentError, read_arguments
 from tradewind.text import escape_control_characters
 
-NUMBERS: list[Any] = [
-    "NaN",
-    "Infinity",
-    "-Infinity",
-    "-1",
-    "1e400",
-    "-0.001",
-    "9" * 400,
-    "9" * 5000,
-    '"5"',
-    "[]",
-    "{}",
-    "true",
-]
+NUMBERS = [
+    "NaN", "Infinity", "-Infinity", "-1", "1e400", "-0.001", "9" * 400, "9" * 5000, '"5"', "[]", "{}", "true",
+]  # fmt: skip
 FIELDS: list[tuple[Callable[..., Any], str, dict[str, Any]]] = [
     (RehearsalCloud.preempt, "notice_s", {"name": "a"}),
     (RehearsalCloud.repair, "repair_s", {"name": "a"}),
@@ -50,17 +39,17 @@ FIELDS: list[tuple[Callable[..., Any], str, dict[str, Any]]] = [
 ]
 
 
-def bound(action: Callable[..., Any]) -> Callable[..., Any]:
+def bind(action: Callable[..., Any]) -> Callable[..., Any]:
     return action.__get__(object.__new__(RehearsalCloud))  # type: ignore[no-any-return, attr-defined]
 
 
 @pytest.mark.parametrize(("action", "field", "others"), FIELDS, ids=[f"{a.__name__}-{f}" for a, f, _ in FIELDS])
-def test_an_amount_that_is_none_is_refused_by_name(
+def test_invalid_number_in_request_is_refused_by_field_name(
     action: Callable[..., Any], field: str, others: dict[str, Any], sandbox: Path
 ) -> None:
     def read(number: str) -> None:
         body = json.dumps(others)[:-1] + (", " if others else "") + f'"{field}": {number}}}'
-        read_arguments(bound(action), body.encode())
+        read_arguments(bind(action), body.encode())
 
     def judge(outcome: Outcome) -> None:
         outcome.must_be_refused(BadArgumentError)
@@ -69,7 +58,7 @@ def test_an_amount_that_is_none_is_refused_by_name(
     attack_all(named(NUMBERS, read), sandbox, judge)
 
 
-def test_a_request_that_is_none_is_refused(sandbox: Path) -> None:
+def test_malformed_request_is_refused(sandbox: Path) -> None:
     bodies = [
         b"", b"[]", b"7", b"null", b'"x"', b"{", b"\xff\xfe", b'{"name": 7}', b'{"name": null}', b'{"name": ["a"]}',
         b'{"name": ""}', b'{"name": "a\\u0000"}', b'{"name": "\\u001b[2J"}', b'{"name": "\\ud800"}', b'{"other": 1}',
@@ -77,7 +66,7 @@ def test_a_request_that_is_none_is_refused(sandbox: Path) -> None:
         b'{"name": "' + b"a" * 70_000 + b'"}', b'{"name": "' + b"a" * 300 + b'"}', b'{"name": true}',
         b'{"name": {"a": 1}}', b'{"name": "a", "notice_s": "soon"}',
     ]  # fmt: skip
-    cases = named(bodies, lambda body: read_arguments(bound(RehearsalCloud.preempt), body))
+    cases = named(bodies, lambda body: read_arguments(bind(RehearsalCloud.preempt), body))
     expect_refusal(cases, sandbox, BadArgumentError)
 
 
@@ -92,32 +81,32 @@ def test_a_request_that_is_none_is_refused(sandbox: Path) -> None:
         (RehearsalCloud.slow_create, {"seconds": 0.5}),
     ],
 )
-def test_what_a_method_takes_comes_through_as_it_was(action: Callable[..., Any], given: dict[str, Any]) -> None:
-    assert read_arguments(bound(action), json.dumps(given).encode()) == given
+def test_valid_arguments_of_request_are_unchanged(action: Callable[..., Any], given: dict[str, Any]) -> None:
+    assert read_arguments(bind(action), json.dumps(given).encode()) == given
 
 
-STEERING = [
+CONTROL_TEXTS = [
     "\x1b[2J", "\x1b]0;title\x07", "\x1b[31mred", "\x1b]8;;http://x\x1b\\link", "\x1bc", "\x1b[6n", "\x9b2J", "\x90q",
     "a\rb", "\x08\x08", "\x07", "\x00", "\x7f", "\x0b", "\x0c", "\u202egnp.exe", "\u2066x", "\u2028", "\u200f",
     "\ud800",
 ]  # fmt: skip
 
 
-def test_nothing_from_a_record_steers_the_terminal(sandbox: Path) -> None:
+def test_control_characters_are_escaped_on_the_terminal(sandbox: Path) -> None:
     def judge(outcome: Outcome) -> None:
         outcome.must_be_accepted()
         assert "step " in outcome.output and "failed" in outcome.output, outcome.output
         assert all(letter.isprintable() or letter in "\n\t" for letter in outcome.output), ascii(outcome.output)
 
-    texts = [f"step {text} failed" for text in STEERING]
+    texts = [f"step {text} failed" for text in CONTROL_TEXTS]
     attack_all(named(texts, say, lambda text: write_lines(["before", text])), sandbox, judge)
-    assert [text for text in STEERING if not escape_control_characters(text).isprintable()] == []
+    assert [text for text in CONTROL_TEXTS if not escape_control_characters(text).isprintable()] == []
 
 
 FORGED = "the step failed\ntradewind: all is well\n\r\ntradewind: Token: "
 
 
-def test_what_is_told_makes_no_sentence_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
+def test_forged_lines_stay_part_of_one_message(capsys: pytest.CaptureFixture[str]) -> None:
     say(FORGED)
     first, *others = capsys.readouterr().err.splitlines()
     assert first == "tradewind: the step failed" and all(line.startswith("    ") for line in others)
@@ -125,7 +114,7 @@ def test_what_is_told_makes_no_sentence_of_ours(capsys: pytest.CaptureFixture[st
 
 @pytest.mark.parametrize("is_error", [False, True])
 @pytest.mark.parametrize("names", [["one:0"], ["one:0", "one:1"]], ids=len)
-def test_a_line_stays_one_line_whoever_writes_it(
+def test_line_with_line_breaks_is_printed_as_one_line(
     names: list[str], is_error: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_lines(["before", FORGED])
@@ -138,7 +127,7 @@ def test_a_line_stays_one_line_whoever_writes_it(
     assert as_line("a\nb") == "a\\nb"
 
 
-def test_a_question_and_a_warning_are_one_line(
+def test_question_and_warning_are_one_line_each(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Terminal(io.StringIO):
@@ -148,16 +137,14 @@ def test_a_question_and_a_warning_are_one_line(
     monkeypatch.setattr(sys, "stdin", Terminal("yes\n"))
     agree(argparse.Namespace(yes=False), FORGED)
     _warn(FORGED)
-    asked, warned = capsys.readouterr().err.split(" [y/N] ")
-    assert len(asked.splitlines()) == len(warned.splitlines()) == 1
+    question, warning = capsys.readouterr().err.split(" [y/N] ")
+    assert len(question.splitlines()) == len(warning.splitlines()) == 1
 
 
-def test_json_is_as_it_was() -> None:
+def test_json_and_letters_of_every_language_are_unchanged() -> None:
     assert json.loads("\n".join(json_lines({"a": FORGED, "ü": [1]}))) == {"a": FORGED, "ü": [1]}
-
-
-def test_letters_of_every_language_are_written_as_they_are() -> None:
-    assert escape_control_characters("Größe 3 → 4 █▉ 漢字\tend\n") == "Größe 3 → 4 █▉ 漢字\tend\n"
+    letters = "Größe 3 → 4 █▉ 漢字\tend\n"
+    assert escape_control_characters(letters) == letters
 
 
 def test_invalid_command_line_error_hides_values_and_escapes(sandbox: Path) -> None:

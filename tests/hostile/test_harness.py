@@ -28,6 +28,7 @@ def _must_be_refused(outcome: Outcome) -> None:
     outcome.must_be_refused(ValueError, secrets=["hunter2"])
 
 
+TREASURE = Path("../outside/treasure")
 HARM: dict[str, tuple[Call, str]] = {
     "accepted": (lambda: "taken", "accepted: 'taken'"),
     "raw exception": (lambda: _raise(KeyError("x")), "builtins.KeyError"),
@@ -37,14 +38,8 @@ HARM: dict[str, tuple[Call, str]] = {
     "secret written": (lambda: (os.write(2, b"hunter2"), _refuse()), "shows the secret"),
     "long message": (lambda: _raise(ValueError("x" * 3000)), "3000 characters"),
     "file made": (lambda: (Path("../outside/new").touch(), _refuse()), "changed outside: ('outside/new',)"),
-    "file changed": (
-        lambda: (Path("../outside/treasure").write_text(""), _refuse()),
-        "changed outside: ('outside/treasure',)",
-    ),
-    "file deleted": (
-        lambda: (Path("../outside/treasure").unlink(), _refuse()),
-        "changed outside: ('outside/treasure',)",
-    ),
+    "file changed": (lambda: (TREASURE.write_text(""), _refuse()), "changed outside: ('outside/treasure',)"),
+    "file deleted": (lambda: (TREASURE.unlink(), _refuse()), "changed outside: ('outside/treasure',)"),
     "shell": (lambda: os.system("true"), "tried: ('os.system',)"),
     "program": (lambda: subprocess.run([sys.executable, "-c", ""], check=False), "tried: ('subprocess.Popen',)"),
     "connection": (lambda: socket.create_connection(("127.0.0.1", 9)), "tried: ('socket.connect',)"),
@@ -55,18 +50,15 @@ HARM: dict[str, tuple[Call, str]] = {
 }
 
 
-def test_a_refusal_in_a_sentence_passes(sandbox: Path) -> None:
+def test_refusal_and_success_pass(sandbox: Path) -> None:
     outcome = attack(lambda: _raise(ValueError("The path is empty.")), sandbox)
     outcome.must_be_refused(ValueError, mentions=["empty"])
     assert outcome.error[0] == "builtins.ValueError"
-
-
-def test_a_harmless_deed_may_write_where_it_works(sandbox: Path) -> None:
     attack(lambda: Path("file").write_text("mine"), sandbox).must_be_accepted("4")
     assert (sandbox / "own" / "file").read_text() == "mine"
 
 
-def test_harm_is_seen_and_named_between_good_cases(sandbox: Path) -> None:
+def test_harm_is_detected_and_named_between_good_cases(sandbox: Path) -> None:
     cases: dict[str, Call] = {}
     for name, (call, _) in HARM.items():
         cases |= {f"before {name}": _refuse, name: call}
@@ -79,7 +71,7 @@ def test_harm_is_seen_and_named_between_good_cases(sandbox: Path) -> None:
     assert not [line for line in lines if line.startswith(("before", "after"))]
 
 
-def test_every_case_begins_in_an_empty_folder_that_is_prepared(sandbox: Path) -> None:
+def test_every_case_begins_in_a_prepared_empty_folder(sandbox: Path) -> None:
     cases: dict[str, Call] = {name: lambda: [Path("left").touch(), os.listdir()][1:] for name in ("a", "b")}
     seen = []
 

@@ -102,7 +102,7 @@ REFUSALS = (BadRequestError, RegexError, StepConfigError)
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_a_reader_of_text_takes_linear_time_on_every_repetition(reader: str, sandbox: Path) -> None:
+def test_parser_takes_linear_time_for_repeated_tokens(reader: str, sandbox: Path) -> None:
     def read(text: str) -> None:
         try:
             READERS[reader](text)
@@ -116,12 +116,14 @@ def test_a_reader_of_text_takes_linear_time_on_every_repetition(reader: str, san
             assert is_linear(read, token), token
 
     attack(call, sandbox, seconds=120).must_be_accepted()
+    if reader == "entrypoint":
+        attack(lambda: check_entrypoint("echo " + repeated("{{", 32 * SHORT)), sandbox).must_be_accepted()
 
 
 @pytest.mark.parametrize(
     ("pattern", "token"), [(r"\s+x", " "), (r"a*b", "a"), (r"<[^>]*>", "<"), (r"\bx .*-p", "x "), (r"^(a*)(a*)$", "ab")]
 )
-def test_an_expression_is_seen_to_be_quadratic(pattern: str, token: str) -> None:
+def test_quadratic_expression_is_detected(pattern: str, token: str) -> None:
     is_quadratic = not is_linear(re.compile(pattern).search, token)
     assert is_quadratic == (token != "ab")
 
@@ -141,11 +143,11 @@ def patterns() -> Iterator[tuple[str, re.Pattern[str], bool]]:
             continue
         source = Path(str(loaded.__file__)).read_text()
         for name, value in vars(loaded).items():
-            held = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else None
-            for number, found in enumerate([value] if held is None else held):
-                if isinstance(found, re.Pattern) and isinstance(found.pattern, str) and found not in SHORT_TEXTS:
+            values = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else None
+            for number, pattern in enumerate([value] if values is None else values):
+                if isinstance(pattern, re.Pattern) and isinstance(pattern.pattern, str) and pattern not in SHORT_TEXTS:
                     is_searched = re.search(rf"\b{name}\.(search|sub|findall|finditer|split)\(", source) is not None
-                    yield f"{module.name}.{name}[{number}]", found, is_searched or held is not None
+                    yield f"{module.name}.{name}[{number}]", pattern, is_searched or values is not None
 
 
 def own_tokens(pattern: str) -> set[str]:
@@ -155,12 +157,12 @@ def own_tokens(pattern: str) -> set[str]:
     return {*words, *(a + b for a, b in itertools.pairwise(words)), *(f"{word} " for word in words)}
 
 
-def test_no_expression_of_ours_takes_more_than_linear_time(sandbox: Path) -> None:
-    found = [*patterns()]
-    assert len(found) > 50
+def test_every_compiled_expression_takes_linear_time(sandbox: Path) -> None:
+    expressions = [*patterns()]
+    assert len(expressions) > 50
 
     def call() -> None:
-        for name, pattern, is_searched in found:
+        for name, pattern, is_searched in expressions:
             for token in {*TOKENS, "a", "A", *own_tokens(pattern.pattern)}:
                 print(name, repr(token))
                 assert is_linear(pattern.fullmatch, token), (name, token)
@@ -170,11 +172,7 @@ def test_no_expression_of_ours_takes_more_than_linear_time(sandbox: Path) -> Non
     assert outcome.kind == "returned", f"{outcome.message or 'takes long'}: {outcome.output.splitlines()[-1]}"
 
 
-def test_a_long_text_of_open_braces_is_no_template(sandbox: Path) -> None:
-    attack(lambda: check_entrypoint("echo " + repeated("{{", 32 * SHORT)), sandbox).must_be_accepted()
-
-
-def test_a_glob_of_stars_is_refused_or_ends_soon(sandbox: Path) -> None:
+def test_glob_of_many_stars_is_refused_or_matches_quickly(sandbox: Path) -> None:
     globs = [
         "*a" * 400, "*a*a*a*a*a*b", "**/" * 300 + "x", "**/*a*a*a*a*b", "*" * 900, "?*" * 400 + "b",
         "[ab]*" * 150 + "c", "*/" * 400 + "x", "**/a/" * 190 + "b", "a*" * 100 + "/**/" + "a*" * 100 + "b",
@@ -192,7 +190,7 @@ def test_a_glob_of_stars_is_refused_or_ends_soon(sandbox: Path) -> None:
     expect_success(named(globs, match), sandbox, seconds=30)
 
 
-def test_what_is_no_list_of_globs_is_refused_by_step(sandbox: Path) -> None:
+def test_invalid_globs_are_refused_by_step(sandbox: Path) -> None:
     wrong: list[Any] = [
         "*", ["/a"], ["../x"], ["a/../../b"], [""], [None], [7], ["a**"], ["**b/x"], ["a\0"], ["\ud800"], ["a\nb"],
         ["a"] * 5000, ["a" * 5000], {"a": 1}, 7, None, [["a"]], [b"a"],

@@ -17,13 +17,13 @@ from tests.hostile.harness import expect_success, named
 from tradewind.runtime.pods.timeline import TimelineEvent
 
 
-class Left:
+class Session:
     """Replacement for a page's database session that returns one value."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
-    def scalars(self, _: object) -> Left:
+    def scalars(self, _: object) -> Session:
         return self
 
     def first(self) -> Any:
@@ -42,37 +42,30 @@ def _loaded() -> None:
 
 def plan_page(value: Any) -> str:
     pages = importlib.import_module("tradewind_ui.pages")
-    return str(pages.plan_page("one", "run", REQUEST, Left(value)))
+    return str(pages.plan_page("one", "run", REQUEST, Session(value)))
 
 
-def _says(text: str, value: Any) -> bool:
+def page_contains(text: str, value: Any) -> bool:
     return text in plan_page(value)
 
 
-def too_deep() -> Any:
-    return json.loads("[" * 100_000)
+def test_page_names_what_is_wrong_with_a_plan(sandbox: Path) -> None:
+    malformed = {**MALFORMED, **{f"{name} as text": json.dumps(plan) for name, plan in MALFORMED.items()}}
+    cases = {name: partial(page_contains, "cannot be shown: ", plan) for name, plan in malformed.items()}
+    expect_success(cases, sandbox, "True")
+    cases = {name: partial(page_contains, "no plan yet", value) for name, value in HARMLESS.items()}
+    expect_success(cases, sandbox, "True")
+    unreadable = ["[" * 100_000, "{"]
+    values = ["{not JSON", *unreadable, '{"steps": ' * 50_000, *(partial(json.loads, text) for text in unreadable)]
+    expect_success(named(values, partial(page_contains, "is no readable JSON")), sandbox, "True")
 
 
-def test_a_malformed_plan_is_said_to_be_one(sandbox: Path) -> None:
-    plans: dict[str, Any] = {**MALFORMED, **{f"{name} as text": json.dumps(plan) for name, plan in MALFORMED.items()}}
-    expect_success({name: partial(_says, "cannot be shown: ", plan) for name, plan in plans.items()}, sandbox, "True")
-
-
-def test_what_is_no_json_is_said_to_be_none(sandbox: Path) -> None:
-    values = ["{not JSON", "[" * 100_000, '{"steps": ' * 50_000, too_deep, lambda: json.loads("{")]
-    expect_success(named(values, partial(_says, "is no readable JSON")), sandbox, "True")
-
-
-def test_what_is_no_plan_is_none_yet(sandbox: Path) -> None:
-    expect_success({name: partial(_says, "no plan yet", value) for name, value in HARMLESS.items()}, sandbox, "True")
-
-
-def test_no_class_that_an_xcom_names_is_loaded(sandbox: Path) -> None:
+def test_class_named_by_an_xcom_is_not_loaded(sandbox: Path) -> None:
     def show(value: Any) -> bool:
         import airflow.sdk.serde as serde
 
         def loaded(*_: object, **__: object) -> object:
-            raise AssertionError("a class was asked for")
+            raise AssertionError("a class was loaded")
 
         serde.deserialize = loaded  # type: ignore[assignment]
         return bool(plan_page(value))
@@ -82,14 +75,14 @@ def test_no_class_that_an_xcom_names_is_loaded(sandbox: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["\ud800", "<script>alert(1)</script>", "\x1b[2J", "\0", "' onclick='x", '"><b>'])
-def test_texts_of_a_plan_are_shown_as_texts(text: str) -> None:
+def test_texts_of_a_plan_are_escaped(text: str) -> None:
     plan = {**GOOD, "prefix": text, "warnings": [text], "steps": [{**GOOD["steps"][0], "name": text, "reason": text}]}
     page = plan_page(plan)
     assert page.encode() and "<script>" not in page and "<b>" not in page
 
 
 @pytest.mark.parametrize(
-    "left",
+    "changes",
     [
         {"steps": [GOOD["steps"][0]] * 100_000},
         {"steps": [{**GOOD["steps"][0], "name": "<" * 10_000_000, "reason": "&" * 10_000_000}]},
@@ -98,13 +91,13 @@ def test_texts_of_a_plan_are_shown_as_texts(text: str) -> None:
     ],
     ids=["steps", "texts", "warnings", "estimate"],
 )
-def test_a_page_is_no_larger_than_a_browser_can_show(left: dict[str, Any]) -> None:
-    page = plan_page({**GOOD, **left})
+def test_page_of_plan_has_limited_size(changes: dict[str, Any]) -> None:
+    page = plan_page({**GOOD, **changes})
     assert len(page) < 5_000_000
-    assert ("Only the first 10000 steps" in page) == (len(left.get("steps", ())) > 10_000)
+    assert ("Only the first 10000 steps" in page) == (len(changes.get("steps", ())) > 10_000)
 
 
-def test_a_timeline_is_no_larger_than_a_browser_can_show() -> None:
+def test_page_of_timeline_has_limited_size() -> None:
     timelines = importlib.import_module("tradewind_ui.timelines")
     quotes = '"<' * 4_000
     events = [TimelineEvent(quotes, float(at), sentence=quotes, slices=(quotes,)) for at in range(600)]
@@ -113,14 +106,13 @@ def test_a_timeline_is_no_larger_than_a_browser_can_show() -> None:
     assert '"<' not in page and "The first 100 events are left out." in page
 
 
-def test_every_answer_has_the_headers_once() -> None:
+def test_every_response_has_each_header_once() -> None:
     headers = importlib.import_module("tradewind_ui.headers")
     sent: list[dict[str, Any]] = []
 
     async def app(_scope: Any, _receive: Any, send: Any) -> None:
-        await send(
-            {"type": "http.response.start", "status": 500, "headers": [(b"Cache-Control", b"public"), (b"a", b"b")]}
-        )
+        start = {"type": "http.response.start", "status": 500}
+        await send({**start, "headers": [(b"Cache-Control", b"public"), (b"a", b"b")]})
         await send({"type": "http.response.body", "body": b""})
 
     async def send(message: Any) -> None:

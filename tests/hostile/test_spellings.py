@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -16,17 +16,9 @@ from tradewind.records.discovery import find_outputs
 from tradewind.records.pins import Pin, add_pin
 from tradewind.steps import ExecutorStep, ResolvedStep, resolve, versioned
 
-SPELLINGS: list[Callable[[str], str]] = [
-    lambda path: f"file://{path}",
-    lambda path: f"local://{path}",
-    lambda path: f"{path}/",
-    lambda path: f"{path}//",
-    lambda path: f"/{path}",
-    lambda path: f"{path}/.",
-    lambda path: f"{path}/../store",
-    lambda path: f"{path}-link",
-    lambda path: f"file://{path}-link",
-]
+SPELLINGS = [
+    "file://{}", "local://{}", "{}/", "{}//", "/{}", "{}/.", "{}/../store", "{}-link", "file://{}-link",
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -37,46 +29,41 @@ def prefix(tmp_path: Path) -> str:
 
 
 def garbage(
-    prefixes: Collection[str], needs: RequiredOutputs | None = None, also_below: Collection[str] = ()
+    prefixes: Collection[str], required: RequiredOutputs | None = None, also_below: Collection[str] = ()
 ) -> list[str]:
-    sweeps = find_garbage_below(prefixes, needs or RequiredOutputs(), MONTH_S, also_below=also_below)
+    sweeps = find_garbage_below(prefixes, required or RequiredOutputs(), MONTH_S, also_below=also_below)
     return [each.path for sweep in sweeps for each in sweep.garbage]
 
 
-def needs_of(*needed: ResolvedStep) -> RequiredOutputs:
-    needs = RequiredOutputs()
-    for step in needed:
-        needs.add_step(step)
-    return needs
+def required_by(*steps: ResolvedStep) -> RequiredOutputs:
+    required = RequiredOutputs()
+    for step in steps:
+        required.add_step(step)
+    return required
 
 
-@pytest.mark.parametrize("spell", SPELLINGS)
-def test_required_outputs_survive_under_other_prefix_spelling(prefix: str, spell: Callable[[str], str]) -> None:
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_required_outputs_survive_under_other_prefix_spelling(prefix: str, spelling: str) -> None:
     raw, train = steps(prefix, 1)
     aged([made(raw), made(train)])
-    other = spell(prefix)
-    assert not garbage([prefix, other], needs_of(train))
-    assert not garbage([other, prefix], needs_of(train))
-    assert not garbage([other], needs_of(train), [prefix])
-    assert not garbage([prefix], needs_of(*steps(other, 1)))
+    other = spelling.format(prefix)
+    assert len(garbage([prefix, other])) == 2, "each output is named once"
+    assert not garbage([prefix, other], required_by(train))
+    assert not garbage([other, prefix], required_by(train))
+    assert not garbage([other], required_by(train), [prefix])
+    assert not garbage([prefix], required_by(*steps(other, 1)))
 
 
-@pytest.mark.parametrize("spell", SPELLINGS)
-def test_pin_protects_output_and_inputs_across_spellings(prefix: str, spell: Callable[[str], str]) -> None:
-    raw, train = steps(spell(prefix), 1)
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_pin_protects_output_and_inputs_across_spellings(prefix: str, spelling: str) -> None:
+    other = spelling.format(prefix)
+    raw, train = steps(other, 1)
     made(raw)
     made(train)
     aged(find_outputs(prefix))
-    add_pin(spell(prefix), Pin(train.output_path, "ada", "now"))
+    add_pin(other, Pin(train.output_path, "ada", "now"))
     assert not garbage([prefix])
-    assert not garbage([spell(prefix)])
-
-
-@pytest.mark.parametrize("spell", SPELLINGS)
-def test_garbage_of_two_spellings_is_named_once(prefix: str, spell: Callable[[str], str]) -> None:
-    raw, train = steps(prefix, 1)
-    aged([made(raw), made(train)])
-    assert len(garbage([prefix, spell(prefix)])) == 2
+    assert not garbage([other])
 
 
 def test_gc_keeps_link_target_and_output_holding_the_link(prefix: str) -> None:
@@ -102,15 +89,15 @@ def test_gc_keeps_output_named_in_chained_path_or_config_key(prefix: str, text: 
 @pytest.mark.parametrize(
     "path", ["\0", "/a\0b", "\ud800", "/" + "x" * 5000, "a::b", "hf://d/x", "gs://", "s3://@/", "//"]
 )
-def test_every_text_has_one_spot_and_keeps_it(path: str) -> None:
+def test_canonical_path_is_idempotent_for_any_text(path: str) -> None:
     assert canonical_path(canonical_path(path)) == canonical_path(path)
 
 
-@pytest.mark.parametrize("place", ["outer/inner", ".hidden/inner", "experiments/inner", "experiments/a/inner"])
-def test_gc_keeps_inputs_of_nested_output_behind_pinned_output(prefix: str, place: str) -> None:
+@pytest.mark.parametrize("path", ["outer/inner", ".hidden/inner", "experiments/inner", "experiments/a/inner"])
+def test_gc_keeps_inputs_of_nested_output_behind_pinned_output(prefix: str, path: str) -> None:
     """The search skips outputs and hidden folders."""
     raw = ExecutorStep("raw", None, Config(versioned(1)))
-    inner = ExecutorStep("inner", None, Config(raw), override_output_path=place)
+    inner = ExecutorStep("inner", None, Config(raw), override_output_path=path)
     outer = ExecutorStep("outer", None, Config(1), override_output_path="outer")
     top = ExecutorStep("top", None, Config(inner))
     experiment = resolve([top, outer], prefix)

@@ -18,7 +18,6 @@ from tradewind.serialization.shipping import decode_result
 
 GOOD: dict[str, Any] = {"alive_at": 5.0, "step": 3, "step_at": 4.5, "saved": 2}
 DEEP = "[" * 3000 + "]" * 3000
-WRONG: tuple[Any, ...] = ("7", [], {}, True)
 
 
 def beat_of(folder: Path, text: str) -> Beat | None:
@@ -27,18 +26,14 @@ def beat_of(folder: Path, text: str) -> Beat | None:
     return read_beat(str(file))
 
 
-def test_a_heartbeat_of_other_types_is_none(tmp_path: Path) -> None:
+def test_malformed_heartbeat_counts_as_missing(tmp_path: Path) -> None:
     assert beat_of(tmp_path, json.dumps(GOOD)) == Beat(5.0, 3, 4.5, 2)
-    wrong = [{**GOOD, name: value} for name in GOOD for value in WRONG]
-    assert [beat for beat in wrong if beat_of(tmp_path, json.dumps(beat)) is not None] == []
-
-
-def test_a_heartbeat_that_is_none_is_none(tmp_path: Path) -> None:
     texts = ["null", "[]", "7", "{", '{"alive_at": null, "step": 1, "step_at": 1, "saved": 1}', DEEP]
+    texts += [json.dumps({**GOOD, name: value}) for name in GOOD for value in ("7", [], {}, True)]
     assert [text for text in texts if beat_of(tmp_path, text) is not None] == []
 
 
-def test_a_row_of_metrics_that_is_none_is_left_out(tmp_path: Path, subtests: pytest.Subtests) -> None:
+def test_malformed_metrics_row_is_skipped(tmp_path: Path, subtests: pytest.Subtests) -> None:
     file = tmp_path / "metrics.jsonl"
     for line in ("null", "[]", "7", "{", "{}", '{"step": "3"}', '{"step": [1]}', '{"step": null}', DEEP):
         with subtests.test(line[:40]):
@@ -59,11 +54,9 @@ def test_invalid_metrics_row_is_skipped_without_losing_others(subtests: pytest.S
 def test_step_counting_stays_linear_for_alternating_steps(sandbox: Path) -> None:
     steps = [*range(50_000), *(step for _ in range(25_000) for step in (50_000, 5))]
     rows = [{"step": step, "step_seconds": 1.0} for step in steps]
-    outcome = attack(lambda: CountedSteps(rows).seconds, sandbox)
-    outcome.must_be_accepted()
-    assert outcome.value == "6.0"
+    attack(lambda: CountedSteps(rows).seconds, sandbox).must_be_accepted("6.0")
 
 
-def test_a_result_that_is_too_deep_is_told_in_one_sentence(sandbox: Path) -> None:
+def test_too_deep_result_is_refused_in_one_sentence(sandbox: Path) -> None:
     deep = "[" * 100_000 + "]" * 100_000
     attack(lambda: decode_result(deep, "job"), sandbox).must_be_refused(ResultError)
