@@ -1,6 +1,7 @@
 """Incidents spend budgets, and an exhausted budget ends the attempt."""
 
 import pickle
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -24,23 +25,20 @@ def history_of(*incidents, progress=None):
     return history
 
 
-def test_a_budget_of_n_allows_n_plus_one_attempts():
+def test_budget_of_n_allows_n_plus_one_attempts():
     two = history_of(LOST, LOST)
     assert two.end(Budgets(max_preemptions=2, max_failures=0)) is None
     assert two.after(LOST, NOON, None).end(Budgets(max_preemptions=2, max_failures=0)) is not None
     assert history_of(failed()).end(Budgets(max_failures=0)) is not None
 
 
-def test_the_text_has_the_history():
+def test_reason_contains_history():
     text = history_of(LOST, failed()).end(Budgets(max_failures=0))
     assert text == (
         "It failed once, and max_failures=0. 1 preemption, 1 failure: "
         "2025-06-15T15:06:40Z Host 1 of the v4-16 slice s1 was lost: its Ray node died; the other host was ended; "
         "2025-06-15T15:07:40Z Host 0 of the v4-16 slice s1 exited with code 3."
     )
-
-
-def test_a_long_history_is_told_by_its_end():
     text = str(history_of(*[LOST] * 1000))
     assert text.startswith("1000 preemptions, 0 failures: 995 before; ")
     assert text.count("its Ray node died") == 5
@@ -53,7 +51,7 @@ ValueError: (pid={pid}, ip=10.0.0.{ip}) host 10.0.0.{ip}:5{pid}: shape (3, 4)
 """
 
 
-def test_the_same_traceback_twice_ends_it_early():
+def test_same_traceback_twice_ends_attempt():
     first = TRACEBACK.format(pid=1234, folder="abcdefgh", ip=3)
     second = TRACEBACK.format(pid=4321, folder="hgfed_cb", ip=12)
     assert normalize_traceback(first) == normalize_traceback(second)
@@ -61,52 +59,44 @@ def test_the_same_traceback_twice_ends_it_early():
     assert text.startswith("It failed twice with the same traceback, and no new checkpoint between the two. 1 preempt")
 
 
-def test_another_traceback_goes_on():
+def test_other_traceback_or_new_checkpoint_allows_restart():
     first = TRACEBACK.format(pid=1234, folder="abcdefgh", ip=3)
     assert history_of(failed(first), failed(first.replace("shape (3, 4)", "shape (3, 5)"))).end(Budgets()) is None
     assert history_of(failed(first), failed("other"), failed(first)).end(Budgets()) is None
-
-
-def test_a_new_checkpoint_between_two_equal_failures_goes_on():
     history = History().after(failed("T"), NOON, "step-100").after(failed("T"), NOON, "step-200")
     assert history.end(Budgets()) is None
     assert history.after(failed("T"), NOON, "step-200").end(Budgets()) is not None
 
 
-def on(slice_name, traceback="T"):
-    return Incident(Cause.EXCEPTION, f"Host 0 of the v4-16 slice {slice_name} raised.", slice_name, 0, 1, traceback)
+def test_repeated_failure_continues_on_other_slice_only():
+    first, other = (replace(failed("T"), slice_name=name) for name in ("a", "b"))
+    once = History().after(first, NOON, has_others=True)
+    twice = once.after(first, NOON, has_others=True)
+    assert (twice.end(Budgets()), twice.is_repeated_here) == (None, True)
+    assert twice.after(other, NOON, has_others=True).end(Budgets()) is not None
+    ended = once.after(first, NOON, has_others=False)
+    assert ended.end(Budgets()) is not None and not ended.is_repeated_here
 
 
-def test_repeated_failure_continues_with_other_slice_then_ends():
-    history = History().after(on("a"), NOON, has_others=True).after(on("a"), NOON, has_others=True)
-    assert (history.end(Budgets()), history.is_repeated_here) == (None, True)
-    assert history.after(on("b"), NOON, has_others=True).end(Budgets()) is not None
-
-
-def test_repeated_failure_on_only_slice_ends_attempt():
-    history = History().after(on("a"), NOON, has_others=True).after(on("a"), NOON, has_others=False)
-    assert history.end(Budgets()) is not None and not history.is_repeated_here
-
-
-def test_failures_without_a_traceback_only_spend_the_budget():
+def test_failures_without_traceback_only_spend_budget():
     assert history_of(*[failed()] * 10).end(Budgets()) is None
     assert history_of(*[failed()] * 11).end(Budgets()) is not None
 
 
 @pytest.mark.parametrize("given", [{"max_preemptions": -1}, {"max_failures": True}, {"max_failures": 1.5}])
-def test_a_budget_that_cannot_be_is_refused_by_name(given):
+def test_invalid_budget_is_refused_by_name(given):
     with pytest.raises(ValueError, match=next(iter(given))):
         Budgets(**given)
 
 
-def test_the_error_travels_between_processes():
+def test_error_can_be_pickled():
     history = history_of(LOST, failed("T"))
     copy = pickle.loads(pickle.dumps(PodGivenUpError("given up", failed("T"), history)))
     assert (str(copy), copy.incident, copy.history) == ("given up", failed("T"), history)
 
 
 @given(st.lists(st.booleans(), max_size=30), st.integers(0, 5), st.integers(0, 5))
-def test_a_preemption_never_spends_the_budget_of_failures(preempted, max_preemptions, max_failures):
+def test_preemption_never_spends_budget_of_failures(preempted, max_preemptions, max_failures):
     history = history_of(*(LOST if one else failed() for one in preempted))
     assert (history.preemptions, history.failures) == (preempted.count(True), preempted.count(False))
     over = preempted.count(True) > max_preemptions or preempted.count(False) > max_failures

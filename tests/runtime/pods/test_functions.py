@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import subprocess
@@ -12,7 +13,14 @@ import pytest
 
 from tests.support.shared_clusters import shared_cluster
 from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError
-from tradewind.runtime.pods.functions import run_on_pod
+from tradewind.runtime.pods.functions import (
+    TpuPodConfig,
+    remove_tpu_lockfile_on_exit,
+    run_on_pod,
+    run_on_pod_multislice_resumable,
+    run_on_pod_resumable,
+)
+from tradewind.runtime.pods.on_host import orphans
 from tradewind.steps import Hosts, TpuSlice
 
 
@@ -40,12 +48,12 @@ class RayFunction:
         (threading.Lock().acquire, "v4-8", {}, "cannot be pickled"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name_before_ray_is_asked(fn, slice, options, named):
+def test_invalid_argument_is_refused_before_ray_starts(fn, slice, options, named):
     with pytest.raises(ValueError, match=named):
         run_on_pod(fn, slice, **options)
 
 
-def test_an_unknown_slice_type_is_refused_before_ray_is_asked():
+def test_unknown_slice_type_is_refused_before_ray_starts():
     with pytest.raises(UnknownSliceTypeError, match="v4-16"):
         run_on_pod(nothing, "v4-17")
 
@@ -76,31 +84,31 @@ def always_fails():
     import threading
     threading.Event().wait()
 
-told = {"who": run_on_pod(who, "v4-16", env={"GIVEN": "value"})}
-told["fails_once"] = run_on_pod_resumable(fails_once, "v4-16", max_retries_failure=1)
+report = {"who": run_on_pod(who, "v4-16", env={"GIVEN": "value"})}
+report["fails_once"] = run_on_pod_resumable(fails_once, "v4-16", max_retries_failure=1)
 try:
     run_on_pod(always_fails, "v4-16")
 except PodGivenUpError as error:
-    told["message"], told["traceback"] = str(error), error.incident.traceback
-    told["host"], told["failures"] = error.incident.host, error.history.failures
-(marks / "told.json").write_text(json.dumps(told))
+    report["message"], report["traceback"] = str(error), error.incident.traceback
+    report["host"], report["failures"] = error.incident.host, error.history.failures
+(marks / "report.json").write_text(json.dumps(report))
 """
 
 
 @pytest.mark.ray
-def test_results_come_back_and_errors_are_told(tmp_path):
+def test_pod_functions_return_results_and_raise_errors(tmp_path):
     address = shared_cluster("pods").gcs_address
     env = {**os.environ, "RAY_ADDRESS": address, "RAY_AUTH_MODE": "disabled", "HOME": str(tmp_path)}
     marks = tmp_path / "marks"
     marks.mkdir()
     done = subprocess.run([sys.executable, "-c", DRIVER, str(marks)], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    told = json.loads((marks / "told.json").read_text())
-    assert told["who"] == [[rank, "value", str(marks)] for rank in (0, 1)]
-    assert told["fails_once"] == ["1", "1"]
-    assert "raised KeyError: 'lr'" in told["message"] and "same traceback" in told["message"]
-    assert (told["host"], told["failures"]) == (1, 2)
-    assert "in always_fails" in told["traceback"] and "call_function" not in told["traceback"]
+    report = json.loads((marks / "report.json").read_text())
+    assert report["who"] == [[rank, "value", str(marks)] for rank in (0, 1)]
+    assert report["fails_once"] == ["1", "1"]
+    assert "raised KeyError: 'lr'" in report["message"] and "same traceback" in report["message"]
+    assert (report["host"], report["failures"]) == (1, 2)
+    assert "in always_fails" in report["traceback"] and "call_function" not in report["traceback"]
 
 
 PUBLIC = """
@@ -113,6 +121,48 @@ print(sorted({"ray", "jax", "airflow"} & set(sys.modules)))
 """
 
 
-def test_the_public_names_load_nothing_heavy():
+def test_public_names_import_no_heavy_library():
     done = subprocess.run([sys.executable, "-c", PUBLIC], capture_output=True, text=True)
     assert done.stdout == "[]\n", done.stderr
+
+
+# ---- legacy API
+
+
+@pytest.fixture
+def lockfile(tmp_path, monkeypatch):
+    file = tmp_path / "libtpu_lockfile"
+    file.touch()
+    monkeypatch.setattr(orphans, "LOCKFILE", str(file))
+    return file
+
+
+def test_context_manager_removes_lock_file_after_error(lockfile):
+    with pytest.raises(KeyError), remove_tpu_lockfile_on_exit():
+        assert lockfile.exists()
+        raise KeyError
+    assert not lockfile.exists()
+
+
+def test_decorated_function_removes_lock_file(lockfile):
+    @remove_tpu_lockfile_on_exit
+    def train(steps, *, rate):
+        """Trains."""
+        return steps, rate, lockfile.exists()
+
+    assert train(2, rate=0.1) == (2, 0.1, True)
+    assert not lockfile.exists()
+    assert train.__doc__ == "Trains."
+    assert train(2, rate=0.1) == (2, 0.1, False)  # the lock file is already gone
+
+
+def test_tpu_pod_config_is_slice():
+    assert TpuPodConfig("v4-128") == TpuSlice("v4-128")
+    assert TpuPodConfig(tpu_type="v4-16", slice_count=[1, 4, 2]) == TpuSlice("v4-16", num_slices=(4, 2, 1))
+
+
+@pytest.mark.parametrize("function", [run_on_pod_resumable, run_on_pod_multislice_resumable])
+def test_budgets_have_names_and_sizes_of_marin(function):
+    defaults = {name: one.default for name, one in inspect.signature(function).parameters.items()}
+    assert defaults["max_retries_preemption"] == 1_000_000
+    assert defaults["max_retries_failure"] == 10

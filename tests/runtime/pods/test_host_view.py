@@ -1,12 +1,15 @@
-"""The driver turns a host's reports into evidence."""
+"""The driver turns a host's reports into evidence and never dates a renewal too late."""
 
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tradewind.cloud_tpu.slice_types import SLICE_NAME_LABEL
+from tradewind.records.lease import LeaseTimes
 from tradewind.runtime.pods.capacity.reservation import ReservedHost
-from tradewind.runtime.pods.host_status import HostStatus
+from tradewind.runtime.pods.host_status import HostClock, HostStatus, error_in
 from tradewind.runtime.pods.nodes import Node
 from tradewind.runtime.pods.on_host.host import Report
 from tradewind.runtime.pods.verdicts import NOTICED, Cause, Evidence, determine_incident
@@ -18,25 +21,25 @@ def host() -> HostStatus:
     return HostStatus(1, ReservedHost(node, 0, 1, None, 1), None, Evidence(1, "s1", "v4-16", 2))
 
 
-def test_an_exit_code_is_wrong_unless_it_answers_a_notice(host: HostStatus) -> None:
+def test_checkpoint_exit_code_without_notice_is_problem(host: HostStatus) -> None:
     host.note_report(Report(exit_code=NOTICED), now=0.0)
     assert host.has_problem and determine_incident(host.evidence).cause is Cause.EXITED
 
 
-def test_a_host_that_leaves_on_a_notice_has_done_no_wrong(host: HostStatus) -> None:
+def test_checkpoint_exit_code_on_notice_is_no_problem(host: HostStatus) -> None:
     host.note(has_notice=True)
     host.note_report(Report(exit_code=NOTICED), now=0.0)
     assert not host.has_problem and host.has_exited and determine_incident(host.evidence).cause is Cause.NOTICED
 
 
-def test_a_process_that_we_have_killed_tells_nothing_by_its_end(host: HostStatus) -> None:
+def test_exit_of_process_killed_by_driver_is_no_evidence(host: HostStatus) -> None:
     host.is_killed = True
     host.note_report(Report(exit_code=-9, was_ended=True), now=0.0)
     assert not host.has_problem and not host.has_exited
     assert host.evidence == Evidence(1, "s1", "v4-16", 2)
 
 
-def test_a_process_that_its_host_has_ended_is_cut_off(host: HostStatus) -> None:
+def test_process_ended_by_its_host_is_cut_off(host: HostStatus) -> None:
     host.note_report(Report(exit_code=-9, was_ended=True), now=0.0)
     assert determine_incident(host.evidence).cause is Cause.CUT_OFF
 
@@ -46,8 +49,8 @@ def test_error_is_reported_one_or_else_printed_traceback(host: HostStatus) -> No
     host.note_report(Report(lines=lines, exit_code=1), now=0.0)
     host.note_error(None)
     assert "raised ValueError: printed" in determine_incident(host.evidence).sentence
-    host.note_error({"type": "KeyError", "message": "told"})
-    assert "raised KeyError: told" in determine_incident(host.evidence).sentence
+    host.note_error({"type": "KeyError", "message": "reported"})
+    assert "raised KeyError: reported" in determine_incident(host.evidence).sentence
 
 
 def test_only_the_newest_lines_are_kept(host: HostStatus) -> None:
@@ -60,3 +63,36 @@ def test_preempted_or_drained_host_is_lost_without_failure(host: HostStatus) -> 
     assert not host.is_lost
     host.note_report(Report(preempted_by=5.0), now=0.0)
     assert host.is_lost and not host.has_problem and determine_incident(host.evidence).cause is Cause.PREEMPTED
+
+
+def test_error_is_last_printed_traceback() -> None:
+    first = "Traceback (most recent call last):"
+    lines = [first, "  old", "KeyError: 1", "hello", first]
+    lines += ['  File "x", line 1, in f', "my.package.SomeError: it is wrong: very", "bye"]
+    traceback = "\n".join(lines[4:7]) + "\n"
+    assert error_in(lines) == {"type": "SomeError", "message": "it is wrong: very", "traceback": traceback}
+    assert error_in(["all is well"]) is None
+
+
+SECONDS = st.floats(0, 1e4, allow_nan=False)
+
+
+@pytest.mark.slow
+@given(st.floats(-1e6, 1e6), st.lists(st.tuples(SECONDS, SECONDS, SECONDS), min_size=1), st.floats(1.0, 600.0))
+def test_host_stops_before_takeover_despite_clock_and_delay(
+    offset: float, rounds: list[tuple[float, float, float]], heartbeat_s: float
+) -> None:
+    """Each round has three delays: host to driver, time at the driver, driver to host.
+
+    All times are on the driver's clock.
+    """
+    times, now, renewed_at, host_ends = LeaseTimes(heartbeat_s), 0.0, 0.0, 0.0
+    for way_back, rest, way_out in rounds:
+        sent_at, received_at = now + offset, now + way_back
+        if rest < times.heartbeat_s:
+            renewed_at = received_at
+        dated = HostClock(sent_at, received_at).at_least(renewed_at)
+        host_ends = max(host_ends, dated - offset + times.fence_s)
+        now = received_at + rest + way_out
+        assert host_ends <= renewed_at + times.fence_s + 1e-3
+    assert host_ends < renewed_at + times.kill_s

@@ -40,20 +40,13 @@ def vanished() -> Iterator[tuple[str, int]]:
         yield server.getsockname()
 
 
-def test_who_listens_answers(listening: tuple[str, int]) -> None:
-    assert is_listening(*listening)
-
-
 @pytest.mark.slow
-def test_who_refuses_and_who_says_nothing_at_all_do_not(refusing: tuple[str, int], vanished: tuple[str, int]) -> None:
-    assert not is_listening(*refusing)
-    assert not is_listening(*vanished, timeout_s=0.5)
-
-
-@pytest.mark.slow
-def test_silent_nodes_are_named(
+def test_refusing_and_vanished_nodes_are_unresponsive(
     listening: tuple[str, int], refusing: tuple[str, int], vanished: tuple[str, int]
 ) -> None:
+    assert is_listening(*listening)
+    assert not is_listening(*refusing)
+    assert not is_listening(*vanished, timeout_s=0.5)
     nodes = [Node("there", *listening), Node("refuses", *refusing), Node("vanished", *vanished)]
     assert unresponsive_nodes(nodes, timeout_s=0.5) == {"refuses", "vanished"}
     assert unresponsive_nodes([]) == set()

@@ -14,11 +14,11 @@ from tradewind.runtime.pods.process_env import (
     waiting_text,
 )
 
-PLACE = ProcessRank(rank=3, num_processes=4, coordinator="10.0.0.1:4000", slice_id=1, num_slices=2)
+RANK = ProcessRank(rank=3, num_processes=4, coordinator="10.0.0.1:4000", slice_id=1, num_slices=2)
 
 
-def test_a_process_learns_its_place():
-    assert rank_env(PLACE, is_tpu=False) == {
+def test_rank_environment_names_rank_and_coordinator():
+    assert rank_env(RANK, is_tpu=False) == {
         "TRADEWIND_PROCESS_ID": "3",
         "TRADEWIND_NUM_PROCESSES": "4",
         "TRADEWIND_COORDINATOR": "10.0.0.1:4000",
@@ -28,7 +28,7 @@ def test_a_process_learns_its_place():
 
 
 def test_megascale_variables_are_set_only_for_several_slices():
-    env = rank_env(PLACE, is_tpu=True)
+    env = rank_env(RANK, is_tpu=True)
     assert {key: value for key, value in env.items() if key.startswith("MEGASCALE")} == {
         "MEGASCALE_COORDINATOR_ADDRESS": "10.0.0.1:8081",
         "MEGASCALE_NUM_SLICES": "2",
@@ -46,7 +46,7 @@ def test_stale_multislice_variables_are_cleared_and_refused():
     assert env == {"PATH": "/bin", "PYTHONUNBUFFERED": "1", "MEGASCALE_GRPC_FLAG": "kept"}
 
 
-def test_a_process_that_has_the_whole_host_is_not_narrowed():
+def test_process_of_whole_host_uses_all_chips_and_threads():
     narrowed = {"OMP_NUM_THREADS": "1", "TPU_VISIBLE_CHIPS": "0"}
     assert process_env(narrowed, {}, Accelerator.TPU) == {"PYTHONUNBUFFERED": "1"}
     assert process_env(narrowed, {}, Accelerator.GPU, keep_threads=True)["OMP_NUM_THREADS"] == "1"
@@ -87,11 +87,11 @@ def test_jax_defaults_to_cpu_without_accelerator():
 @pytest.mark.parametrize(
     ("code", "text"), [(3, "exited with code 3"), (-9, "was killed by SIGKILL"), (-99, "was killed by signal 99")]
 )
-def test_an_exit_code_is_told_in_words(code, text):
+def test_exit_code_is_described_in_words(code, text):
     assert format_exit(code) == text
 
 
-def test_waiting_says_for_what_since_when_and_what_there_is():
+def test_waiting_text_names_group_time_and_known_hosts():
     assert waiting_text("v4-16 slice", 0, {}) == "waiting for a free v4-16 slice; the cluster has no TPU hosts"
     assert (
         waiting_text("v4-16 slice", 61.3, {"v4-8": 1, "v4-16": 2})
@@ -100,7 +100,7 @@ def test_waiting_says_for_what_since_when_and_what_there_is():
     assert waiting_text("1-host A100 group", 0, {}, "GPU").endswith("; the cluster has no GPU hosts")
 
 
-def test_progress_bars_and_broken_characters_become_lines():
+def test_progress_bars_and_invalid_utf8_become_lines():
     splitter = LineSplitter()
     assert splitter.feed(b"10%\r20%\rdone\r\nnext") == ["10%", "20%", "done"]
     assert splitter.feed(b"\xff\n") == ["next\ufffd"]
@@ -108,7 +108,7 @@ def test_progress_bars_and_broken_characters_become_lines():
 
 
 @given(st.lists(st.sampled_from(["a", "bc", "", "ü"])), st.lists(st.integers(1, 5)))
-def test_lines_do_not_depend_on_how_the_bytes_arrive(lines, cuts):
+def test_lines_do_not_depend_on_chunks(lines, cuts):
     data = "\r\n".join([*lines, "end"]).encode()
     splitter, got = LineSplitter(), []
     for cut in cuts:
@@ -117,7 +117,7 @@ def test_lines_do_not_depend_on_how_the_bytes_arrive(lines, cuts):
     assert got + splitter.feed(data) + splitter.end() == [*lines, "end"]
 
 
-def test_a_line_without_end_does_not_fill_the_memory():
+def test_endless_line_is_split():
     splitter = LineSplitter()
     lines = splitter.feed(b"x" * (3 * LineSplitter.max_bytes + 1))
     assert [len(line) for line in lines] == [LineSplitter.max_bytes] * 3

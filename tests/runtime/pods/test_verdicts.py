@@ -60,7 +60,7 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("found", "cause", "reason"), TABLE, ids=lambda value: getattr(value, "value", ""))
-def test_each_row_of_the_table(found, cause, reason):
+def test_evidence_determines_cause_and_sentence(found, cause, reason):
     incident = determine_incident(replace(HOST_1, **found))
     assert incident.cause is cause
     assert incident.sentence == f"Host 1 of the v4-16 slice s1 {reason}; the other host was ended."
@@ -68,16 +68,10 @@ def test_each_row_of_the_table(found, cause, reason):
 
 def test_node_loss_is_preemption_and_other_causes_are_failures():
     preemptions = {cause for cause in Cause if cause.is_preemption}
-    assert preemptions == {
-        Cause.NODE_DIED,
-        Cause.DRAINED,
-        Cause.PREEMPTED,
-        Cause.NOTICED,
-        Cause.CUT_OFF,
-    }
+    assert preemptions == {Cause.NODE_DIED, Cause.DRAINED, Cause.PREEMPTED, Cause.NOTICED, Cause.CUT_OFF}
 
 
-def test_the_hosts_own_words_come_along():
+def test_incident_includes_traceback_and_last_lines():
     incident = determine_incident(replace(HOST_1, exit_code=1, error=VALUE_ERROR, last_lines=("loss 3.2",)))
     assert (incident.slice_name, incident.host, incident.exit_code) == ("s1", 1, 1)
     assert incident.traceback == VALUE_ERROR["traceback"]
@@ -85,16 +79,17 @@ def test_the_hosts_own_words_come_along():
 
 
 @pytest.mark.parametrize(
-    ("hosts", "words"), [(1, ""), (2, "; the other host was ended"), (8, "; the other 7 hosts were ended")]
+    ("slice_type", "hosts", "sentence"),
+    [
+        ("v4-8", 1, "Host 0 of the v4-8 slice exited with code 3."),
+        ("v4-8", 2, "Host 0 of the v4-8 slice exited with code 3; the other host was ended."),
+        ("v4-8", 8, "Host 0 of the v4-8 slice exited with code 3; the other 7 hosts were ended."),
+        ("2-host GPU", 1, "Host 0 of the 2-host GPU group exited with code 3."),
+    ],
 )
-def test_the_sentence_says_what_became_of_the_others(hosts, words):
-    one = Evidence(host=0, slice_name=None, slice_type="v4-8", num_hosts=hosts, exit_code=3)
-    assert determine_incident(one).sentence == f"Host 0 of the v4-8 slice exited with code 3{words}."
-
-
-def test_hosts_that_are_no_slice_are_called_a_group():
-    one = Evidence(host=1, slice_name=None, slice_type="2-host GPU", num_hosts=2, exit_code=3)
-    assert determine_incident(one).sentence.startswith("Host 1 of the 2-host GPU group exited with code 3")
+def test_sentence_names_group_and_counts_other_hosts(slice_type, hosts, sentence):
+    one = Evidence(host=0, slice_name=None, slice_type=slice_type, num_hosts=hosts, exit_code=3)
+    assert determine_incident(one).sentence == sentence
 
 
 def test_exception_after_peer_host_vanished_is_preemption():
@@ -103,13 +98,10 @@ def test_exception_after_peer_host_vanished_is_preemption():
     assert incident.host == 1
 
 
-def test_a_notice_on_one_host_explains_the_checkpoint_of_another():
-    incident = determine_incident(replace(HOST_0, exit_code=NOTICED), [replace(HOST_1, is_node_draining=True)])
-    assert incident.cause is Cause.DRAINED
-    assert (
-        determine_incident(replace(HOST_0, exit_code=NOTICED), [replace(HOST_1, has_notice=True)]).cause
-        is Cause.NOTICED
-    )
+def test_notice_on_one_host_explains_checkpoint_of_other():
+    saved = replace(HOST_0, exit_code=NOTICED)
+    assert determine_incident(saved, [replace(HOST_1, is_node_draining=True)]).cause is Cause.DRAINED
+    assert determine_incident(saved, [replace(HOST_1, has_notice=True)]).cause is Cause.NOTICED
 
 
 @pytest.mark.parametrize(
@@ -131,19 +123,19 @@ def test_jax_abort_over_lost_peer_names_the_peer():
     assert not may_be_a_lost_peer(replace(aborted, num_hosts=1))
 
 
-def test_a_process_that_hangs_after_its_exception_tells_of_that() -> None:
+def test_process_hanging_after_exception_reports_it() -> None:
     hangs = replace(HOST_1, error=VALUE_ERROR, silent_s=61.0)
     symptom = replace(HOST_0, exit_code=1, error=LOST_PEER)
     incident = determine_incident(symptom, [hangs])
     assert (incident.cause, incident.host, incident.traceback) == (Cause.EXCEPTION, 1, VALUE_ERROR["traceback"])
 
 
-def test_of_two_mistakes_the_one_seen_first_is_told():
+def test_first_of_two_failures_is_reported():
     second = replace(HOST_0, exit_code=4)
     assert determine_incident(replace(HOST_1, exit_code=3), [second]).exit_code == 3
 
 
-def test_judging_a_healthy_pod_is_a_mistake():
+def test_healthy_pod_has_no_incident():
     with pytest.raises(ValueError, match="Nothing is wrong"):
         determine_incident(HOST_1, [replace(HOST_0, exit_code=0)])
 
@@ -163,9 +155,9 @@ def test_host_order_does_not_decide_preemption_or_failure(findings):
         assert verdicts == {True}
 
 
-def test_the_documentation_has_a_row_for_each_cause():
+def test_documentation_has_row_for_each_cause():
     page = (Path(__file__).parents[3] / "docs" / "pods.md").read_text()
     rows = [line.split("|") for line in page.partition("## Preemption or failure")[2].partition("## ")[0].splitlines()]
-    told = {row[3].strip(" `"): row[2].strip().startswith("preemption") for row in rows if len(row) == 5}
-    told = {cause: judged for cause, judged in told.items() if cause not in ("cause", "---")}
-    assert told == {cause.value: cause.is_preemption for cause in Cause}
+    causes = {row[3].strip(" `"): row[2].strip().startswith("preemption") for row in rows if len(row) == 5}
+    causes = {cause: judged for cause, judged in causes.items() if cause not in ("cause", "---")}
+    assert causes == {cause.value: cause.is_preemption for cause in Cause}

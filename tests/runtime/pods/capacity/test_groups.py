@@ -4,7 +4,6 @@ import pytest
 
 from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError
 from tradewind.runtime.pods.capacity.slices import HostGroup, complete_slices, uniform_slices
-from tradewind.runtime.pods.host_status import error_in
 from tradewind.runtime.pods.nodes import Node
 from tradewind.steps import Hosts, TpuSlice
 
@@ -30,12 +29,12 @@ def test_every_slice_type_is_host_group_without_ray_topology(name, hosts, chips)
     assert (group.hosts, group.resources, group.head_resource) == (hosts, {"TPU": chips}, f"TPU-{name}-head")
 
 
-def test_a_slice_type_that_does_not_exist_is_refused():
+def test_unknown_slice_type_is_refused():
     with pytest.raises(UnknownSliceTypeError, match="v4-9"):
         HostGroup.of_slice("v4-9")
 
 
-def test_hosts_ask_for_their_own_cpus_and_gpus():
+def test_hosts_request_their_own_cpus_and_gpus():
     group = HostGroup.of(Hosts(3, num_cpus=8, gpus=4, gpu_type="A100"))
     assert group.resources == {"CPU": 8, "GPU": 4, "accelerator_type:A100": 0.001}
     assert (group.name, group.hosts, group.is_tpu) == ("3-host A100", 3, False)
@@ -56,37 +55,19 @@ def test_slice_requires_all_hosts_and_sorts_them_by_id():
     assert complete_slices(nodes, HostGroup.of_slice("v4-32")) == []
 
 
-def _cut(slice_name: str, worker: int, chips: int, topology: str = "2x4") -> Node:
+def _part(slice_name: str, worker: int, chips: int, topology: str = "2x4") -> Node:
     labels = _node("", slice_name, str(worker), "v5litepod-8").labels
     return Node(f"{slice_name}{worker}", "10.0.0.1", 1, {**labels, "ray.io/tpu-topology": topology}, {"TPU": chips})
 
 
 def test_host_count_follows_from_topology_and_chips():
     group = HostGroup.of_slice("v5litepod-8")
-    nodes = [_cut("two", 0, 4), _cut("two", 1, 4), _cut("half", 0, 4), _cut("one", 0, 8)]
+    nodes = [_part("two", 0, 4), _part("two", 1, 4), _part("half", 0, 4), _part("one", 0, 8)]
     assert [(one.name, len(one.nodes)) for one in complete_slices(nodes, group)] == [("one", 1), ("two", 2)]
 
 
-def test_a_pod_takes_slices_with_the_same_number_of_hosts():
+def test_slices_of_one_pod_have_equal_host_counts():
     group = HostGroup.of_slice("v5litepod-8")
-    nodes = [_cut("one", 0, 8), *(_cut(name, worker, 4) for name in ("x", "y") for worker in (0, 1))]
+    nodes = [_part("one", 0, 8), *(_part(name, worker, 4) for name in ("x", "y") for worker in (0, 1))]
     assert [one.name for one in uniform_slices(complete_slices(nodes, group))] == ["x", "y"]
     assert uniform_slices([]) == []
-
-
-def test_the_last_traceback_that_a_process_printed_is_its_error():
-    lines = [
-        "Traceback (most recent call last):",
-        "  old",
-        "KeyError: 1",
-        "hello",
-        "Traceback (most recent call last):",
-    ]
-    lines += ['  File "x", line 1, in f', "my.package.SomeError: it is wrong: very", "bye"]
-    error = error_in(lines)
-    assert error == {
-        "type": "SomeError",
-        "message": "it is wrong: very",
-        "traceback": "\n".join(lines[4:7]) + "\n",
-    }
-    assert error_in(["all is well"]) is None

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tradewind.runtime.pods.capacity import allocator
 from tradewind.runtime.pods.capacity.allocator import ElasticSize, ScalingTimes, sizes_of
 
 HOUR = 3600.0
@@ -16,13 +17,13 @@ def test_sizes_are_a_number_or_a_list_in_any_order():
 
 
 @pytest.mark.parametrize("given", [0, -1, True, 1.0, "2", b"2", [], [2, 0], [1, "2"], [1, True], None, {1: 2}])
-def test_what_is_no_number_of_slices_is_refused_by_name(given):
+def test_invalid_number_of_slices_is_refused_by_name(given):
     with pytest.raises(ValueError, match="num_slices="):
         sizes_of(given)
 
 
 @pytest.mark.parametrize("field", ["look_s", "rescale_s"])
-def test_a_time_below_zero_is_refused_by_name(field):
+def test_negative_time_is_refused_by_name(field):
     with pytest.raises(ValueError, match=field):
         ScalingTimes(**{field: -1})
 
@@ -31,12 +32,12 @@ def flexible(sizes=(4, 2, 1)):
     return ElasticSize(sizes, ScalingTimes())
 
 
-def test_it_starts_with_the_largest_size_that_is_free():
+def test_pod_starts_with_largest_free_size():
     assert [flexible().first(free) for free in range(7)] == [None, 1, 2, 2, 4, 4, 4]
     assert flexible([4, 2]).first(1) is None
 
 
-def test_a_pod_of_the_largest_size_never_looks():
+def test_pod_of_largest_size_never_checks_capacity():
     pod = flexible()
     pod.running(4, 0)
     assert pod.next_look(99 * HOUR) is None
@@ -53,24 +54,13 @@ def test_capacity_check_waits_after_scaling_then_every_3_hours():
     assert pod.grow_to(1, 15 * HOUR) == 2
 
 
-def test_pod_grows_to_largest_size_from_own_and_free_slices():
+def test_restart_with_other_size_delays_growth():
     pod = flexible()
     pod.running(1, 0)
-    assert pod.grow_to(3, 12 * HOUR) == 4
-
-
-def test_after_growing_it_rests():
-    pod = flexible()
-    pod.running(1, 0)
+    pod.running(1, 11 * HOUR)
+    assert pod.next_look(11 * HOUR) == 12 * HOUR
     pod.running(2, 12 * HOUR)
     assert pod.next_look(13 * HOUR) == 24 * HOUR
-
-
-def test_a_restart_with_the_same_size_does_not_put_off_growing():
-    pod = flexible()
-    pod.running(2, 0)
-    pod.running(2, 11 * HOUR)
-    assert pod.next_look(11 * HOUR) == 12 * HOUR
 
 
 def test_failed_reservation_costs_one_capacity_check():
@@ -80,7 +70,7 @@ def test_failed_reservation_costs_one_capacity_check():
     assert pod.next_look(12 * HOUR) == 15 * HOUR
 
 
-def test_a_size_that_is_not_on_the_list_is_refused():
+def test_size_outside_num_slices_is_refused():
     with pytest.raises(ValueError, match=r"num_slices=\[4, 2, 1\]"):
         flexible().running(3, 0)
 
@@ -127,3 +117,9 @@ def test_oscillating_capacity_keeps_check_interval_and_size(sizes, moments):
                 scaled_at = now
                 pod.running(size, now)
     assert all(later - sooner >= times.look_s for sooner, later in zip(looks, looks[1:], strict=False))
+
+
+@pytest.mark.parametrize(("wanted", "held"), [(None, False), (True, True), (False, False)])
+def test_autoscaled_free_slices_are_held_only_on_request(wanted, held, monkeypatch):
+    monkeypatch.setattr(allocator, "is_autoscaled", lambda: True)
+    assert allocator.may_hold(wanted)() is held

@@ -10,65 +10,57 @@ from tradewind.runtime.pods.verdicts import Cause, Incident
 RAISED = Incident(Cause.EXCEPTION, "Host 0 of the v4-16 slice a raised ValueError.", slice_name="a")
 
 
-def after(suspected, own=(), free=(), known=(), smallest=1, may_grow=False):
-    return find_relocation(suspected, own=own, free=free, known=known, smallest=smallest, may_grow=may_grow)
+@pytest.mark.parametrize(
+    ("fields", "has_stepped", "blocks"),
+    [
+        *(({"cause": cause}, False, not cause.is_preemption) for cause in Cause),
+        ({}, True, False),
+        ({"cause": Cause.SILENT}, True, True),
+        ({"slice_name": None}, False, False),
+    ],
+)
+def test_slice_is_blocked_by_failure_before_first_step_or_stall(fields, has_stepped, blocks):
+    assert should_block(replace(RAISED, **fields), has_stepped=has_stepped) is blocks
 
 
-@pytest.mark.parametrize("cause", [cause for cause in Cause if not cause.is_preemption])
-def test_a_failure_without_a_step_speaks_against_its_slice(cause):
-    assert should_block(replace(RAISED, cause=cause), has_stepped=False)
-
-
-def test_a_failure_after_steps_does_not_unless_it_is_silence():
-    assert not should_block(RAISED, has_stepped=True)
-    assert should_block(replace(RAISED, cause=Cause.SILENT), has_stepped=True)
-
-
-def test_preemption_or_missing_slice_blocks_no_slice():
-    assert not should_block(replace(RAISED, cause=Cause.NODE_DIED), has_stepped=False)
-    assert not should_block(replace(RAISED, slice_name=None), has_stepped=False)
-
-
-def test_a_free_slice_is_taken_instead():
-    assert after({"a"}, own=["a"], free=["b"], known=["a", "b"]) is Relocation.AVAILABLE
-    assert after({"a"}, own=["a", "c"], free=["b"], smallest=2) is Relocation.AVAILABLE
-
-
-def test_a_flexible_pod_goes_on_with_fewer():
-    assert after({"a"}, own=["a", "b"], known=["a", "b"], smallest=1) is Relocation.AVAILABLE
-    assert after({"a"}, own=["a", "b"], known=["a", "b"], smallest=2) is Relocation.UNAVAILABLE
-
-
-def test_relocation_expected_for_slices_in_use_or_to_be_added():
-    assert after({"a"}, own=["a"], known=["a", "b"]) is Relocation.EXPECTED
-    assert after({"a"}, own=["a"], known=["a"], may_grow=True) is Relocation.EXPECTED
-
-
-def test_relocation_is_unavailable_when_all_slices_are_blocked():
-    assert after({"a"}, own=["a"], known=["a"]) is Relocation.UNAVAILABLE
-    assert after({"a", "b"}, own=["b"], free=["a"], known=["a", "b"]) is Relocation.UNAVAILABLE
+@pytest.mark.parametrize(
+    ("suspected", "slices", "relocation"),
+    [
+        ("a", {"own": "a", "free": "b", "known": "ab"}, Relocation.AVAILABLE),
+        ("a", {"own": "ac", "free": "b", "smallest": 2}, Relocation.AVAILABLE),
+        ("a", {"own": "ab", "known": "ab"}, Relocation.AVAILABLE),  # a flexible pod continues with fewer slices
+        ("a", {"own": "ab", "known": "ab", "smallest": 2}, Relocation.UNAVAILABLE),
+        ("a", {"own": "a", "known": "ab"}, Relocation.EXPECTED),  # another pod uses slice b
+        ("a", {"own": "a", "known": "a", "may_grow": True}, Relocation.EXPECTED),
+        ("a", {"own": "a", "known": "a"}, Relocation.UNAVAILABLE),
+        ("ab", {"own": "b", "free": "a", "known": "ab"}, Relocation.UNAVAILABLE),
+    ],
+)
+def test_relocation_needs_slice_outside_blocklist(suspected, slices, relocation):
+    options = {"own": "", "free": "", "known": "", "smallest": 1, "may_grow": False, **slices}
+    assert find_relocation(set(suspected), **options) is relocation
 
 
 def test_pod_does_not_repeat_timed_out_relocation_wait():
-    suspects = SliceBlocklist(smallest=1)
-    suspects.add("a", {"node-a"})
+    blocklist = SliceBlocklist(smallest=1)
+    blocklist.add("a", {"node-a"})
     busy = {"own": ["a"], "free": [], "known": ["a", "b"], "may_grow": True}
-    assert suspects.relocation(RAISED, **busy) is Relocation.EXPECTED and suspects.relocation_wait_s > 0
-    suspects.note_reserved(["a"])
-    assert suspects.relocation(RAISED, **busy) is Relocation.UNAVAILABLE and suspects.relocation_wait_s == 0
-    assert suspects.relocation(RAISED, **{**busy, "free": ["b"]}) is Relocation.AVAILABLE
-    suspects.note_reserved(["b"])
-    assert suspects.relocation_wait_s > 0
+    assert blocklist.relocation(RAISED, **busy) is Relocation.EXPECTED and blocklist.relocation_wait_s > 0
+    blocklist.note_reserved(["a"])
+    assert blocklist.relocation(RAISED, **busy) is Relocation.UNAVAILABLE and blocklist.relocation_wait_s == 0
+    assert blocklist.relocation(RAISED, **{**busy, "free": ["b"]}) is Relocation.AVAILABLE
+    blocklist.note_reserved(["b"])
+    assert blocklist.relocation_wait_s > 0
 
 
 def test_slice_with_replaced_machines_leaves_blocklist():
-    suspects = SliceBlocklist(smallest=1)
-    suspects.add("a", {"node-a"})
-    suspects.note_replaced({"a"})
+    blocklist = SliceBlocklist(smallest=1)
+    blocklist.add("a", {"node-a"})
+    blocklist.note_replaced({"a"})
     on_b = replace(RAISED, slice_name="b")
-    assert suspects.relocation(on_b, own=["b"], free=["a"], known=["a", "b"], may_grow=False) is Relocation.AVAILABLE
+    assert blocklist.relocation(on_b, own=["b"], free=["a"], known=["a", "b"], may_grow=False) is Relocation.AVAILABLE
 
 
-def test_a_preemption_asks_for_no_other_slice():
+def test_preemption_relocates_no_pod():
     lost = replace(RAISED, cause=Cause.NODE_DIED)
     assert SliceBlocklist(1).relocation(lost, own=["a"], free=["b"], known=[], may_grow=True) is Relocation.UNAVAILABLE

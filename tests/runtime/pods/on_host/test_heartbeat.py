@@ -15,52 +15,37 @@ from tradewind.runtime.pods.on_host.heartbeat import HEARTBEAT_VARIABLE, Beat, f
 NOW = 10_000.0
 
 
-def silent(*beats):
-    return find_stalled_host(dict(enumerate(beats)), NOW, frozen_s=60, stall_s=1200)
-
-
 def at(step, step_s=0.0, alive_s=0.5):
     return Beat(NOW - alive_s, step, None if step is None else NOW - step_s)
 
 
-def test_a_pod_that_makes_steps_is_well():
-    assert silent(at(10), at(11, step_s=1100)) is None
+def expected(waited_s):
+    """Beat of a process that has announced steps and made none."""
+    return Beat(NOW - 0.5, None, NOW - waited_s)
 
 
-def test_a_process_that_gives_no_sign_of_life_is_frozen():
-    assert silent(at(10), at(10, alive_s=61)) == (1, 61)
-    assert silent(at(10, alive_s=70), at(10, alive_s=90)) == (1, 90)
+@pytest.mark.parametrize(
+    ("beats", "stalled"),
+    [
+        ([at(10), at(11, step_s=1100)], None),
+        ([at(10), at(10, alive_s=61)], (1, 61)),  # frozen
+        ([at(10, alive_s=70), at(10, alive_s=90)], (1, 90)),
+        ([at(11, step_s=1300), at(10, step_s=1310), at(11, step_s=1300)], (1, 1310)),  # the lowest step
+        ([at(1, step_s=1300), at(None)], (1, 1300)),
+        ([at(10, step_s=1300), at(10, step_s=1301)], (1, 1301)),  # equal steps: the longest stall
+        ([expected(1300), expected(1300)], (0, 1300)),
+        ([expected(1300), at(1, step_s=5)], (0, 1300)),
+        ([expected(1100), at(None)], None),
+        ([at(None), at(None)], None),  # a function without steps cannot stall
+        ([None, None], None),
+        ([None, at(10, alive_s=61)], (1, 61)),
+    ],
+)
+def test_stalled_host_is_named(beats, stalled):
+    assert find_stalled_host(dict(enumerate(beats)), NOW, frozen_s=60, stall_s=1200) == stalled
 
 
-def test_of_a_stalled_pod_the_host_with_the_lowest_step_is_named():
-    assert silent(at(11, step_s=1300), at(10, step_s=1310), at(11, step_s=1300)) == (1, 1310)
-
-
-def test_a_host_that_never_made_a_step_holds_up_those_that_did():
-    assert silent(at(1, step_s=1300), at(None)) == (1, 1300)
-
-
-def test_equal_steps_name_the_host_that_stood_still_longest():
-    assert silent(at(10, step_s=1300), at(10, step_s=1301)) == (1, 1301)
-
-
-def test_missing_expected_first_step_is_stall():
-    waits = Beat(NOW - 0.5, None, NOW - 1300)
-    assert silent(waits, waits) == (0, 1300)
-    assert silent(waits, at(1, step_s=5)) == (0, 1300)
-    assert silent(Beat(NOW - 0.5, None, NOW - 1100), at(None)) is None
-
-
-def test_a_function_that_counts_no_steps_cannot_stall():
-    assert silent(at(None), at(None)) is None
-
-
-def test_a_process_that_says_nothing_of_itself_is_not_judged():
-    assert silent(None, None) is None
-    assert silent(None, at(10, alive_s=61)) == (1, 61)
-
-
-def test_hosts_whose_clocks_differ_are_compared_on_one():
+def test_beats_are_converted_to_one_clock():
     beat = Beat(alive_at=5.0, step=3, step_at=4.0).on_clock(host_now=6.0, now=NOW)
     assert beat == Beat(NOW - 1, 3, NOW - 2)
     assert Beat(5.0).on_clock(6.0, NOW).step_at is None
@@ -106,11 +91,11 @@ def test_process_reports_heartbeat_and_current_step(training):
     tell(process, "beat 7")
     until(lambda: read_beat(path).step == 7)
     until(lambda: read_beat(path).alive_at > first.alive_at + 0.5)
-    found = read_beat(path)
-    assert first.alive_at <= found.step_at <= found.alive_at <= boot_time()
+    last = read_beat(path)
+    assert first.alive_at <= last.step_at <= last.alive_at <= boot_time()
 
 
-def test_a_process_says_that_steps_follow_and_what_it_has_saved(training):
+def test_process_reports_expected_steps_and_saved_step(training):
     process, path = training
     tell(process, "expect")
     expected = read_beat(path)
@@ -118,28 +103,27 @@ def test_a_process_says_that_steps_follow_and_what_it_has_saved(training):
     tell(process, "beat 7")
     tell(process, "expect")
     tell(process, "saved 5")
-    found = read_beat(path)
-    assert (found.step, found.saved) == (7, 5) and found.step_at > expected.step_at
+    last = read_beat(path)
+    assert (last.step, last.saved) == (7, 5) and last.step_at > expected.step_at
 
 
-def test_outside_a_pod_nothing_is_written(monkeypatch, tmp_path):
+def test_beat_writes_nothing_outside_pod(monkeypatch, tmp_path):
     monkeypatch.delenv(HEARTBEAT_VARIABLE, raising=False)
     monkeypatch.chdir(tmp_path)
     heartbeat.beat(1)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_half_a_word_is_none(training, tmp_path):
+def test_partly_written_beat_is_none(training, tmp_path):
     process, path = training
     tell(process, "beat 7")
-    whole = Path(path).read_text()
     half = tmp_path / "half"
-    half.write_text(whole.replace('"alive_at": ', '"alive_at": 1', 1))
+    half.write_text(Path(path).read_text().replace('"alive_at": ', '"alive_at": 1', 1))
     assert read_beat(str(half)) is None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"alive_at": 1}'])
-def test_a_file_that_is_no_heartbeat_is_none(tmp_path, text):
+def test_invalid_heartbeat_file_is_none(tmp_path, text):
     (tmp_path / "heartbeat").write_text(text)
     assert read_beat(str(tmp_path / "heartbeat")) is None
     assert read_beat(str(tmp_path / "absent")) is None
@@ -156,7 +140,7 @@ def test_numpy_step_numbers_keep_heartbeats_running():
     """
     try:
         subprocess.run([sys.executable, "-c", code], env={**os.environ, HEARTBEAT_VARIABLE: page.path}, check=True)
-        said = page.read()
+        beat = page.read()
     finally:
         page.close()
-    assert said is not None and (said.step, said.saved) == (7, 5)
+    assert beat is not None and (beat.step, beat.saved) == (7, 5)

@@ -44,7 +44,7 @@ def post():
         mailbox.__exit__(None, None, None)
 
 
-def test_results_come_back_in_the_order_of_the_ranks(post):
+def test_results_are_in_order_of_ranks(post):
     factor = 10
     mailbox = post(lambda: factor * int(os.environ["TRADEWIND_PROCESS_ID"]))
     processes = [process(mailbox, rank) for rank in (1, 0)]
@@ -52,7 +52,7 @@ def test_results_come_back_in_the_order_of_the_ranks(post):
     assert [pickle.loads(one) for one in mailbox.results()] == [0, 10]
 
 
-def test_an_exception_comes_with_the_traceback_of_the_function(post):
+def test_exception_has_traceback_of_function(post):
     def breaks():
         raise ValueError("no such layer")
 
@@ -60,22 +60,22 @@ def test_an_exception_comes_with_the_traceback_of_the_function(post):
     one = process(mailbox, rank=1, start=3)
     _, printed = one.communicate(timeout=120)
     assert one.returncode == 1
-    found = mailbox.error(3, 1)
-    assert (found["type"], found["message"]) == ("ValueError", "no such layer")
-    assert "in breaks" in found["traceback"] and "call_function" not in found["traceback"]
-    assert found["traceback"] in printed
+    error = mailbox.error(3, 1)
+    assert (error["type"], error["message"]) == ("ValueError", "no such layer")
+    assert "in breaks" in error["traceback"] and "call_function" not in error["traceback"]
+    assert error["traceback"] in printed
     assert mailbox.error(3, 0) is mailbox.error(0, 1) is None
     assert mailbox.results() == []
 
 
-@pytest.mark.parametrize(("words", "code"), [(None, 0), ("enough", 1)])
-def test_a_function_may_end_its_process(post, words, code):
-    mailbox = post(lambda: sys.exit(words))
+@pytest.mark.parametrize(("status", "code"), [(None, 0), ("enough", 1)])
+def test_function_may_exit_its_process(post, status, code):
+    mailbox = post(lambda: sys.exit(status))
     assert process(mailbox).wait(120) == code
     assert [pickle.loads(one) for one in mailbox.results()] == ([None] if code == 0 else [])
 
 
-def test_a_module_of_the_drivers_folder_is_found(post, tmp_path, monkeypatch):
+def test_module_in_folder_of_driver_is_imported(post, tmp_path, monkeypatch):
     (tmp_path / "my_training.py").write_text("def train():\n    return 'trained'\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     import my_training
@@ -85,7 +85,7 @@ def test_a_module_of_the_drivers_folder_is_found(post, tmp_path, monkeypatch):
     assert pickle.loads(mailbox.results()[0]) == "trained"
 
 
-def test_the_last_start_counts(post, monkeypatch):
+def test_result_of_last_start_counts(post, monkeypatch):
     mailbox = post(None)
     for name, value in {**mailbox.env, "TRADEWIND_PROCESS_ID": "0"}.items():
         monkeypatch.setenv(name, value)
@@ -95,7 +95,7 @@ def test_the_last_start_counts(post, monkeypatch):
     assert mailbox.results() == ["of start 1"]
 
 
-def test_a_stranger_is_not_heard(post):
+def test_client_without_key_is_refused(post):
     ip, _, port = post(None).env[ADDRESS_VARIABLE].rpartition(":")
     with pytest.raises(AuthenticationError):
         Client((ip, int(port)), authkey=b"guess")

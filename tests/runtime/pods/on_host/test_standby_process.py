@@ -32,7 +32,7 @@ def test_garbage_collector_is_paused_only_during_imports(
     assert gc.isenabled() is collects and gc.get_freeze_count() > frozen
 
 
-def test_the_collector_goes_on_after_an_import_that_fails(collects: bool) -> None:
+def test_garbage_collector_is_restored_after_failed_import(collects: bool) -> None:
     with pytest.raises(ModuleNotFoundError):
         import_quickly(["no_such_library"])
     assert gc.isenabled() is collects
