@@ -43,8 +43,7 @@ LAYERS: dict[str, set[str]] = {
     "triggers": {"timeouts", "storage", "ray_jobs", "cloud_tpu", "records", "attempts", "deployment"},
     "tasks": {
         "text", "steps", "storage", "ray_jobs", "cloud_tpu", "records", "serialization", "plans", "attempts",
-        "runtime", "links",
-        "deployment", "triggers",
+        "runtime", "links", "deployment", "triggers",
     },
     "hooks": {"steps", "ray_jobs", "records", "serialization", "attempts", "deployment", "triggers", "tasks"},
     "operators": {
@@ -59,9 +58,8 @@ LAYERS: dict[str, set[str]] = {
     "experiments": {"steps", "serialization", "plans", "tasks", "operators", "local"},
     "marin": {"text", "steps", "datasets", "serialization", "recipes", "tasks", "experiments"},
     "cli": {
-        "text", "timeouts", "steps", "storage", "ray_jobs", "cloud_tpu", "fleet", "datasets",
-        "records", "serialization", "plans", "attempts", "runtime", "recipes", "rehearsal", "deployment", "tasks",
-        "operators",
+        "text", "timeouts", "steps", "storage", "ray_jobs", "cloud_tpu", "fleet", "datasets", "records",
+        "serialization", "plans", "attempts", "runtime", "recipes", "rehearsal", "deployment", "tasks", "operators",
         "marin",
     },
     "provider_info": {"_version"},
@@ -75,10 +73,8 @@ WITHOUT_AIRFLOW = {
 }  # fmt: skip
 """Packages that clusters import, or that must be importable without Airflow."""
 
-AIRFLOWS_OWN = "rehearsal/local/airflow_server.py"
+AIRFLOW_SERVER = "rehearsal/local/airflow_server.py"
 """Program that a local Airflow runs and no module imports."""
-
-
 HEAVY = {"aiohttp", "ray", "jax", "levanter", "google", "tokenizers", "transformers", "matplotlib"}
 
 
@@ -104,10 +100,10 @@ def package_of(file: Path) -> str:
     return "" if first == "__init__" else first
 
 
-def test_every_package_has_its_place_and_the_order_has_no_ring() -> None:
+def test_every_package_has_a_layer_and_layers_have_no_cycle() -> None:
     above: set[str] = set()
     for package, may_import in LAYERS.items():
-        assert may_import <= above, f"{package} may import what stands below it"
+        assert may_import <= above, f"{package} may import a package of a later layer"
         above.add(package)
     assert {package_of(file) for file in PACKAGE.rglob("*.py")} == set(LAYERS)
 
@@ -119,16 +115,16 @@ def imports() -> dict[Path, list[str]]:
 
 
 @pytest.mark.slow
-def test_a_package_imports_only_what_stands_above_it(imports: dict[Path, list[str]]) -> None:
+def test_package_imports_only_packages_of_earlier_layers(imports: dict[Path, list[str]]) -> None:
     wrong = []
     for file, names in imports.items():
         package = package_of(file)
         allowed = LAYERS[package] | {package}
-        is_apart = package in WITHOUT_AIRFLOW and file != PACKAGE / AIRFLOWS_OWN
+        is_independent = package in WITHOUT_AIRFLOW and file != PACKAGE / AIRFLOW_SERVER
         for name in names:
             top, _, rest = name.partition(".")
             is_below = top == "tradewind" and rest and rest.split(".")[0] not in allowed
-            if is_below or (top == "airflow" and is_apart) or name.endswith(Path(AIRFLOWS_OWN).stem):
+            if is_below or (top == "airflow" and is_independent) or name.endswith(Path(AIRFLOW_SERVER).stem):
                 wrong.append(f"{file.relative_to(PACKAGE)} imports {name}")
     assert wrong == []
 
@@ -136,16 +132,11 @@ def test_a_package_imports_only_what_stands_above_it(imports: dict[Path, list[st
 @pytest.mark.parametrize(
     "line",
     [
-        "from us.above import x",
-        "import us.above.x",
-        "from us import above",
-        "from .. import above",
-        "from ..above import x",
-        "def f():\n    from .. import above",
-        "if TYPE_CHECKING:\n    from us import above",
+        "from us.above import x", "import us.above.x", "from us import above", "from .. import above",
+        "from ..above import x", "def f():\n    from .. import above", "if TYPE_CHECKING:\n    from us import above",
     ],
-)
-def test_an_import_is_seen_however_it_is_written(tmp_path: Path, line: str) -> None:
+)  # fmt: skip
+def test_import_is_detected_in_every_form(tmp_path: Path, line: str) -> None:
     for name in ("below", "above"):
         (tmp_path / "us" / name).mkdir(parents=True)
     file = tmp_path / "us" / "below" / "module.py"
@@ -154,7 +145,7 @@ def test_an_import_is_seen_however_it_is_written(tmp_path: Path, line: str) -> N
 
 
 @pytest.mark.slow
-def test_what_airflow_is_told_of_lies_in_the_public_faces() -> None:
+def test_names_registered_with_airflow_are_in_public_modules() -> None:
     """Users import these names, and the database stores the triggers' paths, so they must not move."""
     info = get_provider_info()
     for kind in ("hooks", "operators", "sensors", "triggers"):
@@ -177,7 +168,7 @@ def test_wheel_contents_do_not_refer_to_repository(imports: dict[Path, list[str]
     assert packed["packages"] == ["operators/tradewind", "plugins/tradewind_ui"]
     for file in (file for folder in packed["packages"] for file in (REPOSITORY / folder).rglob("*.py")):
         imported = imports.get(file) or imports_of(file)
-        assert not {name.split(".")[0] for name in imported} & around, f"{file} imports what is not packed"
+        assert not {name.split(".")[0] for name in imported} & around, f"{file} imports a module outside the wheel"
         assert not [name for name in pipelines if name in file.read_text()], f"{file} names a pipeline of this checkout"
 
 
@@ -223,7 +214,7 @@ def test_dag_parsing_imports_nothing_heavy_and_is_deterministic(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_the_package_imports_without_airflow() -> None:
+def test_package_imports_without_airflow() -> None:
     code = (
         "import sys; sys.modules['airflow'] = None\n"
         "import tradewind, tradewind.runtime.run_step, tradewind.recipes.train_lm, tradewind.datasets.clean\n"

@@ -26,52 +26,52 @@ PROJECT = {"project": {"name": "us", "dependencies": ["a>=1"], "optional-depende
 SHARED = "".join(f"{name}==1 {HASH}\n" for name in ("apache-airflow", "apache-airflow-task-sdk", "ray"))
 
 
-def wanted() -> list[Requirement]:
+def requirements() -> list[Requirement]:
     return [*declared(PROJECT, "3.11", ["x"])]
 
 
-def test_the_locks_of_this_repository_are_in_order() -> None:
+def test_locks_of_this_repository_have_no_problems() -> None:
     assert main() == 0
     assert len([*(Path(__file__).parents[1] / "benchmarks" / "peers").glob("*.lock")]) == 2
 
 
-def test_a_lock_with_hashes_over_several_lines_is_read() -> None:
+def test_hashes_over_several_lines_are_read() -> None:
     lock = f"a==1.2 \\\n    {HASH} \\\n    {HASH}\nb[c]==3 ; python_version > '3' \\\n    {HASH}\n"
     assert pins(lock) == {"a": "1.2", "b": "3"}
-    assert [*problems(wanted(), lock)] == []
+    assert [*problems(requirements(), lock)] == []
+
+
+A, B = f"a==1 {HASH}\n", f"b==1 {HASH}\n"
 
 
 @pytest.mark.parametrize(
     ("lock", "problem"),
     [
-        (f"a==1 {HASH}\nb==1\n", "b==1 has no hash"),
-        (f"a==1 {HASH}\nb==1 --hash=md5:{'0' * 32}\n", "b==1 has no hash"),
-        (f"a==1 {HASH}\nb==1 --hash=sha256:0\n", "b==1 has no hash"),
-        (f"--index-url x\na==1 {HASH}\nb==1 {HASH}\n", "option line: --index-url x"),
-        (f"a==1 {HASH}\nb==1 {HASH}\nc @ x.whl {HASH}\n", "no pin: c @ x.whl"),
-        (
-            f"a==1 {HASH}\nb==1 {HASH}\nc @ https://x.example/c==1.whl {HASH}\n",
-            "no pin: c @ https://x.example/c==1.whl",
-        ),
-        (f"a==1 {HASH}\nb==1 {HASH}\nhttps://x.example/c?==1 {HASH}\n", "no pin: https://x.example/c?==1"),
+        (f"{A}b==1\n", "b==1 has no hash"),
+        (f"{A}b==1 --hash=md5:{'0' * 32}\n", "b==1 has no hash"),
+        (f"{A}b==1 --hash=sha256:0\n", "b==1 has no hash"),
+        (f"--index-url x\n{A}{B}", "option line: --index-url x"),
+        (f"{A}{B}c @ x.whl {HASH}\n", "no pin: c @ x.whl"),
+        (f"{A}{B}c @ https://x.example/c==1.whl {HASH}\n", "no pin: c @ https://x.example/c==1.whl"),
+        (f"{A}{B}https://x.example/c?==1 {HASH}\n", "no pin: https://x.example/c?==1"),
         (f" --index-url https://x.example?a==1 {HASH}\n", "option line: --index-url https://x.example?a==1"),
-        (f"a==1.* {HASH}\nb==1 {HASH}\n", "no pin: a==1.*"),
-        (f"a==1 {HASH}\nb==1 {HASH} --hash=md5:{'0' * 32}\n", "b==1 has no hash of SHA-256 alone"),
-        (f"a==0.1 {HASH}\nb==1 {HASH}\n", "a>=1 is pinned to 0.1"),
-        (f"a==1 {HASH}\n", "b has no pin"),
+        (f"a==1.* {HASH}\n{B}", "no pin: a==1.*"),
+        (f"{A}b==1 {HASH} --hash=md5:{'0' * 32}\n", "b==1 has no hash of SHA-256 alone"),
+        (f"a==0.1 {HASH}\n{B}", "a>=1 is pinned to 0.1"),
+        (A, "b has no pin"),
     ],
 )
-def test_a_lock_that_pins_too_little_is_refused(lock: str, problem: str) -> None:
-    assert problem in [*problems(wanted(), lock)]
+def test_incomplete_lock_is_refused(lock: str, problem: str) -> None:
+    assert problem in [*problems(requirements(), lock)]
 
 
-def test_what_a_python_alone_needs_is_asked_of_its_lock_alone() -> None:
+def test_marked_requirement_is_needed_in_lock_of_its_python_only() -> None:
     project = {"project": {"name": "us", "dependencies": ["a; python_version>='3.12'"], "optional-dependencies": {}}}
     assert [*problems(declared(project, "3.11", []), "")] == []
     assert [*problems(declared(project, "3.12", []), "")] == ['a; python_version >= "3.12" has no pin']
 
 
-def test_what_one_test_has_apart_is_locked_too(tmp_path: Path) -> None:
+def test_separate_requirements_of_one_test_are_locked_too(tmp_path: Path) -> None:
     classifiers = '["Programming Language :: Python :: 3.11"]'
     project = f'[project]\nname = "us"\nclassifiers = {classifiers}\ndependencies = []\noptional-dependencies = {{}}\n'
     (tmp_path / "pyproject.toml").write_text(project)
@@ -105,7 +105,7 @@ def test_each_python_of_the_classifiers_has_a_lock(tmp_path: Path) -> None:
     assert [*every_problem(tmp_path)][-1] == "locks/3.13.lock: a has no pin"
 
 
-def test_a_peer_is_locked_with_our_airflow_and_our_ray() -> None:
+def test_peer_lock_has_same_airflow_and_ray() -> None:
     assert [*peer_problems(SHARED, SHARED)] == []
     assert [*peer_problems(SHARED.replace("ray==1", "ray==2"), SHARED)] == [
         "ray is pinned to 2, and in requirements.lock to 1"
@@ -124,7 +124,7 @@ IMAGES = {
 }
 
 
-def test_what_only_images_install_is_asked_of_their_locks_alone() -> None:
+def test_image_extra_is_needed_in_lock_of_its_image_only() -> None:
     assert locked_extras(IMAGES) == ["train"]
     assert [*image_problems(IMAGES, "tpu", f"ray==1 {HASH}\nchips==1 {HASH}\n", f"ray==1 {HASH}\n", "3.11")] == [
         "chips>=2 is pinned to 1",
@@ -144,7 +144,7 @@ def test_image_pins_tested_versions_and_vllm_pins_tested_ray() -> None:
     ]
 
 
-def test_each_image_has_a_lock_and_so_has_what_builds_our_wheel(tmp_path: Path) -> None:
+def test_each_image_and_wheel_build_have_a_lock(tmp_path: Path) -> None:
     project = (Path(__file__).parents[1] / "pyproject.toml").read_text()
     (tmp_path / "pyproject.toml").write_text(project)
     missing = [problem for problem in every_problem(tmp_path) if problem.endswith("is missing")]

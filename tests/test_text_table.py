@@ -14,24 +14,21 @@ def test_columns_fit_widest_cell_without_trailing_blanks() -> None:
     assert format_columns([]) == []
 
 
-def test_a_row_stays_one_line() -> None:
+def test_row_with_line_breaks_stays_one_line() -> None:
     assert format_columns([("step", "why", "when"), ("a\nb", "no\r\ncapacity\n", "now")]) == [
         "step  why          when",
         "a b   no capacity  now",
     ]
 
 
-def test_a_cell_breaks_no_table_of_markdown() -> None:
+def test_markdown_escapes_bars_tags_and_links() -> None:
     rows = [("run", "why"), ("a|b", "no\ncapacity")]
     assert as_markdown(rows) == "| run | why |\n| --- | --- |\n| a\\|b | no capacity |"
-
-
-def test_a_cell_makes_no_tag_and_no_link() -> None:
     assert markdown_text("<b> [x](y)\n![z](y)") == r"\<b> \[x\](y) !\[z\](y)"
     assert markdown_text("`<b>`") == "`<b>`"
     assert markdown_text("`a` <b>") == r"`a` \<b>"
 
 
-def test_a_cell_is_no_formula_of_a_spreadsheet() -> None:
+def test_csv_cell_is_no_formula_of_a_spreadsheet() -> None:
     cells = ["=1+1", "+cmd", "-cmd", "@x", "-0.5", "+1e-3", "-inf", "a=1", ""]
     assert as_csv([cells]) == "'=1+1,'+cmd,'-cmd,'@x,-0.5,+1e-3,-inf,a=1,\n"

@@ -11,7 +11,7 @@ from tradewind.timeouts import within
 FOREVER_S = 3600.0
 
 
-async def have_been_cancelled() -> asyncio.Task[None]:
+async def catch_cancellation() -> None:
     """Catch a cancellation of this task without ``uncancel``, as aiohttp's time limits do."""
     task = asyncio.current_task()
     assert task is not None
@@ -19,13 +19,12 @@ async def have_been_cancelled() -> asyncio.Task[None]:
     with pytest.raises(asyncio.CancelledError):
         await asyncio.sleep(0)
     assert task.cancelling() == 1
-    return task
 
 
 @pytest.mark.parametrize("was_cancelled", [False, True])
-async def test_who_waits_too_long_gets_a_timeout(was_cancelled: bool) -> None:
+async def test_exceeded_limit_raises_timeout_error(was_cancelled: bool) -> None:
     if was_cancelled:
-        await have_been_cancelled()
+        await catch_cancellation()
     with pytest.raises(TimeoutError):
         async with within(0.01) as limit:
             await asyncio.sleep(FOREVER_S)
@@ -33,18 +32,18 @@ async def test_who_waits_too_long_gets_a_timeout(was_cancelled: bool) -> None:
 
 
 @pytest.mark.parametrize("delay", [None, FOREVER_S])
-async def test_who_is_done_in_time_hears_nothing(delay: float | None) -> None:
+async def test_limit_that_is_not_exceeded_has_no_effect(delay: float | None) -> None:
     async with within(delay) as limit:
         await asyncio.sleep(0)
     assert not limit.expired()
 
 
 @pytest.mark.parametrize("delay", [None, FOREVER_S])
-async def test_who_is_cancelled_meanwhile_is_cancelled(delay: float | None) -> None:
+async def test_cancellation_within_limit_is_passed_on(delay: float | None) -> None:
     entered = asyncio.Event()
 
     async def work() -> None:
-        await have_been_cancelled()
+        await catch_cancellation()
         async with within(delay):
             entered.set()
             await asyncio.sleep(FOREVER_S)
@@ -56,13 +55,13 @@ async def test_who_is_cancelled_meanwhile_is_cancelled(delay: float | None) -> N
         await task
 
 
-async def test_what_goes_wrong_meanwhile_is_told() -> None:
+async def test_error_within_limit_is_passed_on() -> None:
     with pytest.raises(KeyError):
         async with within(FOREVER_S):
             raise KeyError("x")
 
 
-async def test_of_two_limits_the_shorter_one_is_told() -> None:
+async def test_shorter_of_two_nested_limits_raises() -> None:
     with pytest.raises(TimeoutError):
         async with within(FOREVER_S) as outer:
             with pytest.raises(TimeoutError):
