@@ -279,7 +279,7 @@ def test_invalid_dag_argument_is_refused_by_name(argument: str, sandbox: Path) -
     expect_refusal(cases, sandbox, ExperimentError, mentions=[mentioned], seconds=8)
 
 
-def test_non_json_default_or_unknown_time_zone_is_refused_by_name(sandbox: Path) -> None:
+def test_invalid_default_or_time_zone_is_refused_by_name(sandbox: Path) -> None:
     def make(**given: Any) -> None:
         experiment_dag("d", [ExecutorStep("s", print, {})], **given)
 

@@ -7,7 +7,6 @@ import os
 import socket
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -250,31 +249,21 @@ def test_valid_records_are_read(sandbox: Path) -> None:
     )
 
 
-PLANS: Final[dict[str, Any]] = {
-    "a list": [],
-    "a text": "plan",
-    "nothing": None,
-    "no steps": {"prefix": "/p"},
-    "a prefix of no text": {"prefix": None, "steps": []},
-    **{f"steps: {steps!r}": {"prefix": "/p", "steps": steps} for steps in ({"a": 1}, ["a"])},
-    **{
-        f"a step with {wrong!r}": {"prefix": "/p", "steps": [LINE | wrong]}
-        for wrong in (
-            {"decision": "DELETE"}, {"decision": ["RUN"]}, {"output_path": 5}, {"task_id": "\ud800"},
-            {"attempt": float("inf")},
-        )
-    },
-    "no reason": {"prefix": "/p", "steps": [{name: LINE[name] for name in LINE if name != "reason"}]},
-    **{
-        f"a plan with {wrong!r}": {"prefix": "/p", "steps": []} | wrong
-        for wrong in ({"warnings": "w"}, {"warnings": [{}]}, {"estimate": 5})
-    },
-}  # fmt: skip
+BAD_STEPS: Final[list[Any]] = [
+    *({"a": 1}, ["a"], [{name: LINE[name] for name in LINE if name != "reason"}]),
+    *([LINE | {"decision": decision}] for decision in ("DELETE", ["RUN"])),
+    *([LINE | {"output_path": 5}], [LINE | {"task_id": "\ud800"}], [LINE | {"attempt": float("inf")}]),
+]
+PLANS: Final[list[Any]] = [
+    *([], "plan", None, {"prefix": "/p"}, {"prefix": None, "steps": []}),
+    *({"prefix": "/p", "steps": steps} for steps in BAD_STEPS),
+    *({"prefix": "/p", "steps": [], "warnings": warnings} for warnings in ("w", [{}])),
+    {"prefix": "/p", "steps": [], "estimate": 5},
+]
 
 
 def test_malformed_plan_is_refused(sandbox: Path) -> None:
-    plans = {name: partial(Plan.from_json, plan) for name, plan in PLANS.items()}
-    expect_refusal(plans, sandbox, BadPlanError, mentions=["Clear the plan task"])
+    expect_refusal(named(PLANS, Plan.from_json), sandbox, BadPlanError, mentions=["Clear the plan task"])
     pieces = [[], "x", 5, {"steps": None}, {"steps": [{"task_id": "t"}]}, {"x": 1}]
     expect_refusal(named(pieces, lambda piece: planned_in(piece, "t")), sandbox, BadPlanError)
 
