@@ -364,8 +364,7 @@ def test_unrequested_range_is_not_used(hub: HubServer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
-    [("urls", []), ("urls", "https://a.example/x"), ("sha256", {"https://a.example/x": "12"})],
+    ("field", "value"), [("urls", []), ("urls", "https://a.example/x"), ("sha256", {"https://a.example/x": "12"})]
 )
 def test_invalid_files_config_refused_at_creation(field: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"{field}="):

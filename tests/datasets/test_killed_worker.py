@@ -43,9 +43,7 @@ def holder(path: Path) -> int | None:
 
 @pytest.mark.ray
 @pytest.mark.long
-def test_killed_worker_repeats_no_finished_shard_and_same_cache(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
+def test_killed_worker_repeats_no_finished_shard_and_same_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """The large file is the last, so workers have finished others when one starts it."""
     root, folder = with_tokenizers(tmp_path_factory.mktemp("tokens")), tmp_path_factory.mktemp("spread")
     for number in range(4):

@@ -335,10 +335,7 @@ REFUSED_SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"train_paths": GOOD * 2}, "train_paths: .*/a.parquet is listed twice"),
     ({"tokenizer": "ROOT/endless"}, "tokenizer='.*/endless' has no end-of-text token"),
     ({"tokenizer": "ROOT/no"}, "no tokenizer under tokenizer .*/no"),
-    (
-        {"tokenizer": "nobody/nothing"},
-        "'nobody/nothing' is no folder, and this host has no copy .* none is fetched",
-    ),
+    ({"tokenizer": "nobody/nothing"}, "'nobody/nothing' is no folder, and this host has no copy .* none is fetched"),
     ({"text_key": "content"}, "/a.parquet row 1 has no 'content': its columns are 'number', 'text'"),
     ({"sample_count": 0}, "sample_count=0: give a whole number of at least 1, or None"),
     ({"format": SimpleNamespace()}, "format is a SimpleNamespace: give one of Levanter's"),

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fork_server import PreparedProgram, PreparedPython
+from tests.recipes.workbench import lines_of
+from tests.support.fork_server import PreparedPython
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.local.processes import free_port
 
@@ -22,7 +23,7 @@ if len(sys.argv) > 2:
     jax.distributed.initialize(sys.argv[2], 2, int(sys.argv[3]))
 jax.jit(lambda x: jnp.sin(x) @ x)(jnp.ones((4, 4))).block_until_ready()
 """
-SAY_FOLDER = """
+PRINT_FOLDER = """
 from tradewind.recipes.lm.levanter_parts import keep_compilations
 keep_compilations("/outputs/experiment/train-abc123")
 import jax
@@ -31,18 +32,12 @@ print(jax.config.jax_compilation_cache_dir)
 OWN = {"JAX_COMPILATION_CACHE_DIR": ""}
 
 
-def printed_by(program: PreparedProgram) -> str:
-    out, errors = program.communicate()
-    assert program.returncode == 0, errors
-    return out.strip()
-
-
-def test_a_restarted_process_compiles_nothing_again(cloud: LocalCloudStorage, python: PreparedPython) -> None:
+def test_restarted_process_reuses_compilations(cloud: LocalCloudStorage, python: PreparedPython) -> None:
     env = OWN | {"STORAGE_EMULATOR_HOST": cloud.url}
     writes = []
     for _ in range(2):
         cloud.requests.clear()
-        printed_by(python.start(COMPILE, "gs://bucket/experiment", env=env))
+        lines_of(python.start(COMPILE, "gs://bucket/experiment", env=env))
         writes.append(cloud.requests["write"])
     assert writes[0] > 0 and writes[1] == 0
     names = [item["name"] for item in cloud.buckets.list("bucket", {})["items"]]
@@ -53,17 +48,17 @@ def test_a_restarted_process_compiles_nothing_again(cloud: LocalCloudStorage, py
     ("folder", "expected"),
     [("", "/outputs/experiment/compilation-cache"), ("/shared/compilations", "/shared/compilations")],
 )
-def test_the_folder_that_the_environment_names_wins(python: PreparedPython, folder: str, expected: str) -> None:
-    program = python.start(SAY_FOLDER, env={"JAX_COMPILATION_CACHE_DIR": folder})
-    assert printed_by(program) == expected
+def test_environment_overrides_compilation_folder(python: PreparedPython, folder: str, expected: str) -> None:
+    program = python.start(PRINT_FOLDER, env={"JAX_COMPILATION_CACHE_DIR": folder})
+    assert lines_of(program) == [expected]
 
 
-def test_of_two_processes_none_compiles_anything_again(python: PreparedPython, tmp_path: Path) -> None:
+def test_two_restarted_processes_reuse_compilations(python: PreparedPython, tmp_path: Path) -> None:
     known: list[set[str]] = []
     for _ in range(2):
         address = f"127.0.0.1:{free_port()}"
         for program in [python.start(COMPILE, str(tmp_path), address, number, env=OWN) for number in "01"]:
-            printed_by(program)
+            lines_of(program)
         known.append({path.name for path in (tmp_path / "compilation-cache").iterdir()})
     assert known[0] == known[1]
     assert len([name for name in known[0] if name.startswith("jit__lambda")]) == 2

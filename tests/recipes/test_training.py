@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sysconfig
 import time
@@ -12,18 +11,15 @@ from typing import Any
 
 import pytest
 
-from tests.recipes.workbench import wait_for
-from tests.support.fork_server import PreparedProgram, PreparedPython
+from tests.recipes.workbench import Workbench, lines_of, wait_for
+from tests.support.fork_server import PreparedPython
 from tradewind.datasets.documents import Document, write_documents
-from tradewind.recipes.metrics.file import read_metrics, series
 from tradewind.runtime.pods.on_host.preemption_notice import NOTICE_VARIABLE, Notice, write_notice
 from tradewind.runtime.pods.verdicts import NOTICED
 
 pytestmark = [pytest.mark.slow]
 
 STEPS = 60
-TIMEOUT = 600.0
-"""Seconds that a training may take on a busy machine."""
 
 PREPARE = """
 import sys
@@ -36,7 +32,7 @@ build_token_cache(TokenCacheConfig(f"{root}/clean", f"{root}/tokenizer", f"{root
 TRAIN = """
 import json, os, sys
 from tradewind.recipes.train_lm import LmTrainConfig, train_lm
-train_lm(LmTrainConfig(**json.loads(sys.argv[1])))
+train_lm(LmTrainConfig(**json.loads(sys.argv[2])))
 sys.stdout.flush()
 os._exit(0)
 """
@@ -44,11 +40,13 @@ REFUSE = """
 import json, os, sys
 from levanter.models.llama import LlamaConfig
 from tradewind.recipes.train_lm import LmTrainConfig, train_lm
-settings, cases = json.loads(sys.argv[1])
-for size, case in cases:
-    case = {**case, "model": LlamaConfig(**case["model"])} if isinstance(case.get("model"), dict) else case
+settings, cases = map(json.loads, sys.argv[2:])
+for case in cases:
+    devices = case.pop("devices", [4])
+    if isinstance(case.get("model"), dict):
+        case["model"] = LlamaConfig(**case["model"])
     try:
-        train_lm.preflight(LmTrainConfig(**{**settings, **case}), *(size if isinstance(size, list) else [size]))
+        train_lm.preflight(LmTrainConfig(**{**settings, **case}), *devices)
         print("accepted")
     except ValueError as error:
         print(error)
@@ -68,8 +66,8 @@ from tradewind.recipes.lm.trainer import with_simulated_slices
 from tradewind.recipes.lm.stored_models import load_export, model_axes
 from tradewind.datasets.tokenizer_files import local_tokenizer
 from tradewind.recipes.train_lm import LmTrainConfig, export_path, train_lm
-config = LmTrainConfig(**json.loads(sys.argv[1]))
-told = train_lm(config)
+config = LmTrainConfig(**json.loads(sys.argv[2]))
+result = train_lm(config)
 made = with_simulated_slices(levanter_config(config, local_tokenizer(config.tokenizer_path)))
 with made.trainer.use_device_mesh():
     axes = model_axes(made.model, len(made.data.the_tokenizer), made.trainer.parameter_axis_mapping)
@@ -78,30 +76,24 @@ with made.trainer.use_device_mesh():
     for name in ("model", "model_averaging/model"):
         stored = load_checkpoint(exported, path, subpath=name, axis_mapping=axes.mapping)
         pairs = zip(jax.tree.leaves(exported), jax.tree.leaves(stored), strict=True)
-        told[name] = all(bool((a == b.astype(jnp.bfloat16)).all()) for a, b in pairs)
-told["axes"] = made.trainer.device_mesh.shape["replica_dcn"]
+        result[name] = all(bool((a == b.astype(jnp.bfloat16)).all()) for a, b in pairs)
+result["axes"] = made.trainer.device_mesh.shape["replica_dcn"]
 fields = (config.output_path, config.cache_path, config.tokenizer_path, config.output_path + "-eval")
 judged = evaluate_lm(LmEvalConfig(*fields, config.model_size, seq_len=config.seq_len, batch_size=4, sample_tokens=1))
-told |= {"checkpoint": judged["checkpoint"]["loss"], "hf": judged["hf"]["loss"]}
-print(json.dumps(told))
+result |= {"checkpoint": judged["checkpoint"]["loss"], "hf": judged["hf"]["loss"]}
+print(json.dumps(result))
 sys.stdout.flush()
 os._exit(0)
 """
 
 
-class Workshop:
-    """A folder with tokenizer and token cache, and processes that train from them."""
-
-    def __init__(self, root: Path, python: PreparedPython) -> None:
-        self.root = root
-        self.python = python
-        self.devices = 1
-
-    def settings(self, name: str, **more: Any) -> dict[str, Any]:
-        return {
-            "cache_path": str(self.root / "cache"),
-            "tokenizer_path": str(self.root / "tokenizer"),
-            "output_path": str(self.root / name),
+def settings(bench: Workbench, name: str, **changes: Any) -> str:
+    """Return the settings of a training as JSON."""
+    return json.dumps(
+        {
+            "cache_path": str(bench.root / "cache"),
+            "tokenizer_path": str(bench.root / "tokenizer"),
+            "output_path": str(bench.out / name),
             "model_size": "tiny",
             "num_train_steps": STEPS,
             "learning_rate": 0.01,
@@ -111,26 +103,9 @@ class Workshop:
             "max_eval_batches": 1,
             "steps_per_checkpoint": 20,
             "checkpoint_seconds": 1e4,
-        } | more
-
-    def start(self, code: str, argument: str) -> PreparedProgram:
-        flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={self.devices}"
-        return self.python.start(code, argument, env=os.environ | {"HOME": str(self.root), "XLA_FLAGS": flags})
-
-    def run(self, code: str, argument: str, exit_code: int = 0) -> list[str]:
-        return printed_by(self.start(code, argument), exit_code)
-
-    def losses(self, name: str) -> tuple[list[int], list[float]]:
-        return series(read_metrics(str(self.root / name / "metrics.jsonl")), "train/loss")
-
-
-def printed_by(process: PreparedProgram, exit_code: int = 0) -> list[str]:
-    try:
-        out, errors = process.communicate(timeout=TIMEOUT)
-    finally:
-        process.kill()
-    assert process.returncode == exit_code, errors[-3000:]
-    return out.splitlines()
+        }
+        | changes
+    )
 
 
 def complete(folder: Path) -> list[int]:
@@ -139,190 +114,154 @@ def complete(folder: Path) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def workshop(tmp_path_factory: pytest.TempPathFactory, python: PreparedPython) -> Workshop:
+def bench(tmp_path_factory: pytest.TempPathFactory, python: PreparedPython) -> Workbench:
     """Run a training without a kill; its output is ``whole``."""
-    root = tmp_path_factory.mktemp("workshop")
+    root = tmp_path_factory.mktemp("bench")
     library = Path(sysconfig.get_paths()["stdlib"])
     documents = [Document(path.name, path.read_text()) for path in sorted((library / "asyncio").glob("*.py"))]
     write_documents(str(root / "clean/train"), documents[2:])
     write_documents(str(root / "clean/validation"), documents[:2])
-    made = Workshop(root, python)
-    made.run(PREPARE, str(made.root))
-    made.run(TRAIN, json.dumps(made.settings("whole", tensorboard=True)))
-    return made
+    bench = Workbench(root, python)
+    bench.run(PREPARE)
+    bench.run(TRAIN, settings(bench, "whole", tensorboard=True))
+    return bench
 
 
-def test_training_writes_checkpoints_metrics_and_events(workshop: Workshop) -> None:
-    assert complete(workshop.root / "whole/checkpoints") == [20, 40, STEPS - 1]
-    assert all((workshop.root / f"whole/checkpoints/step-{step}/files.json").exists() for step in (20, 40, STEPS - 1))
-    rows = read_metrics(str(workshop.root / "whole/metrics.jsonl"))
-    assert all(row["step_seconds"] > 0 for row in rows[1:] if "train/loss" in row)
-    assert list((workshop.root / "whole/tensorboard/whole").glob("events.out.tfevents.*"))
+def test_training_writes_checkpoints_metrics_and_events(bench: Workbench) -> None:
+    checkpoints = bench.out / "whole/checkpoints"
+    assert complete(checkpoints) == [20, 40, STEPS - 1]
+    assert all((checkpoints / f"step-{step}/files.json").exists() for step in complete(checkpoints))
+    assert all(row["step_seconds"] > 0 for row in bench.metrics("whole")[1:] if "train/loss" in row)
+    assert list((bench.out / "whole/tensorboard/whole").glob("events.out.tfevents.*"))
 
 
-def test_a_step_is_saved_when_it_has_been_evaluated(workshop: Workshop) -> None:
+def test_checkpoint_is_written_after_evaluation(bench: Workbench) -> None:
     """A killed training resumes after its newest checkpoint, so it would never repeat a later evaluation."""
-    rows = [json.loads(line) for line in (workshop.root / "whole/metrics.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (bench.out / "whole/metrics.jsonl").read_text().splitlines()]
     evaluated = {row["step"]: row["time"] for row in rows if "eval/loss" in row}
-    assert list(evaluated) == complete(workshop.root / "whole/checkpoints")
+    assert list(evaluated) == complete(bench.out / "whole/checkpoints")
     for step, measured in evaluated.items():
-        saved = (workshop.root / f"whole/checkpoints/step-{step}").rglob("*")
+        saved = (bench.out / f"whole/checkpoints/step-{step}").rglob("*")
         assert min(path.stat().st_mtime for path in saved if path.is_file()) > measured - 0.001  # rows have ms
 
 
 @pytest.mark.long
-def test_noticed_training_resumes_before_damaged_checkpoint(
-    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    temporary = workshop.root / "temporary"
-    settings = json.dumps(workshop.settings("noticed", temporary_checkpoint_path=str(temporary)))
-    notice = workshop.root / "notice.json"
-    monkeypatch.setenv(NOTICE_VARIABLE, str(notice))
-    process = workshop.start(TRAIN, settings)
+def test_noticed_training_resumes_before_damaged_checkpoint(bench: Workbench) -> None:
+    temporary, notice = bench.root / "temporary", bench.root / "notice.json"
+    given = settings(bench, "noticed", temporary_checkpoint_path=str(temporary))
+    process = bench.start(TRAIN, given, **{NOTICE_VARIABLE: str(notice)})
     try:
-        metrics = workshop.root / "noticed/metrics.jsonl"
+        metrics = bench.out / "noticed/metrics.jsonl"
         wait_for(lambda: metrics.exists() and metrics.read_text().count("\n") >= 25, process, "steps to interrupt")
         write_notice(str(notice), Notice(time.time() + 30, "maintenance"))
     finally:
         if not notice.exists():
             process.kill()
-    printed = printed_by(process, NOTICED)
+    printed = lines_of(process, NOTICED)
     (folder,) = temporary.iterdir()
     (saved,) = complete(folder)
     assert saved == json.loads(metrics.read_text().splitlines()[-1])["step"] >= 25
     assert printed[-1] == f"step {saved + 1} is saved, because of a notice: maintenance; this process ends"
 
     notice.unlink()
-    monkeypatch.setenv("TRADEWIND_RESTARTS", "1")
     data = max((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
     data.write_bytes(data.read_bytes()[:-100])
     before = max(step for step in (20, 40) if step < saved)
-    printed = workshop.run(TRAIN, settings)
+    printed = bench.run(TRAIN, given, TRADEWIND_RESTARTS="1")
     (removed,) = (line for line in printed if line.startswith("removed the damaged checkpoint"))
     assert f"step-{saved}: {data.relative_to(folder / f'step-{saved}')} has" in removed
     assert f"continues after step {before + 1}/{STEPS}" in printed
     assert any("  restarts 1  goodput " in line for line in printed)
-    assert workshop.losses("noticed") == workshop.losses("whole")  # to the last bit
-    assert complete(workshop.root / "noticed/checkpoints") == [20, 40, STEPS - 1] and complete(folder) == []
+    assert bench.losses("noticed") == bench.losses("whole")  # to the last bit
+    assert complete(bench.out / "noticed/checkpoints") == [20, 40, STEPS - 1] and complete(folder) == []
 
 
-def test_training_killed_before_checkpoint_reuses_same_weights(
-    workshop: Workshop,
-) -> None:
-    given = workshop.root / "given"
+def test_training_killed_before_checkpoint_reuses_same_weights(bench: Workbench) -> None:
+    given = bench.root / "given"
     first, newer = (given / f"checkpoints/step-{step}" for step in (20, 40))
-    shutil.copytree(workshop.root / "whole/checkpoints/step-20", first)
-    settings = json.dumps(workshop.settings("begun", num_train_steps=4, initialize_from=str(given)))
-    process, decided = workshop.start(TRAIN, settings), workshop.root / "begun/checkpoints/begin.json"
-    wait_for(decided.exists, process, "the decision is written down")
+    shutil.copytree(bench.out / "whole/checkpoints/step-20", first)
+    begun = settings(bench, "begun", num_train_steps=4, initialize_from=str(given))
+    process, decided = bench.start(TRAIN, begun), bench.out / "begun/checkpoints/begin.json"
+    wait_for(decided.exists, process, "its choice is stored")
     process.kill()
     process.communicate()
     assert complete(decided.parent) == []
-    shutil.copytree(workshop.root / "whole/checkpoints/step-40", newer)
-    assert f"  begins with {first}" in workshop.run(TRAIN, settings)
+    shutil.copytree(bench.out / "whole/checkpoints/step-40", newer)
+    assert f"  begins with {first}" in bench.run(TRAIN, begun)
 
 
-def test_what_cannot_work_is_refused_before_there_is_a_slice(workshop: Workshop) -> None:
-    whole, part = str(workshop.root / "whole"), workshop.root / "part/step-40"
+def test_invalid_settings_refused_before_allocation(bench: Workbench) -> None:
+    whole, part = str(bench.out / "whole"), bench.root / "part/step-40"
     shutil.copytree(f"{whole}/checkpoints/step-40", part)
     next(part.glob("d/*")).unlink()
-    cases = {
-        "accepted": (
-            4,
-            {"levanter": {"data.shuffle": False, "optimizer.beta2": 0.95, "trainer.mesh": {"axes": {"model": 2}}}},
-        ),
-        "accepted on two slices": ([4, 2], {"levanter": {"trainer.mesh": {"dcn_axes": {"replica_dcn": 2}}}}),
-        "levanter['trainer.mesh'] does not fit 4 devices: DCN product 2 must equal num_slices 1.": (
-            4,
-            {"levanter": {"trainer.mesh": {"dcn_axes": {"replica_dcn": 2}}}},
-        ),
-        "levanter['hf_save_dtype']='bf16' is not one of float32, bfloat16, float16.": (
-            4,
-            {"levanter": {"hf_save_dtype": "bf16"}},
-        ),
-        "batch_size=4 is not a positive multiple of the number of devices, 8.": (8, {}),
-        "levanter['trainer.z_loss'] is unknown: Levanter's TrainerConfig has no 'z_loss'; did you mean z_loss_weight": (
-            4,
-            {"levanter": {"trainer.z_loss": 1e-4}},
-        ),
-        "levanter['trainer.per_device_parallelism']='x' is no int: Couldn't parse 'x' into an int.": (
-            4,
-            {"levanter": {"trainer.per_device_parallelism": "x"}},
-        ),
-        "batch_size=4 is not a positive multiple of 8: it is divided into 4 parts, and per_device_parallelism=2 seq": (
-            4,
-            {"levanter": {"trainer.per_device_parallelism": 2}},
-        ),
-        "Levanter's optimizer.beta2=inf: give a number.": (4, {"levanter": {"optimizer.beta2": float("inf")}}),
-        "model.intermediate_dim=-1: give a whole number": (4, {"model": {"max_seq_len": 64, "intermediate_dim": -1}}),
-        "model: Levanter cannot build this LlamaConfig (": (
-            4,
-            {"model": {"max_seq_len": 64, "gradient_checkpointing": "never"}},
-        ),
-        "levanter['trainer.seed'] is decided by seed of the config": (
-            4,
-            {"levanter": {"trainer.seed": 1}},
-        ),
-        "levanter['optimizer.learning_rate'] is decided by learning_rate of the config: set it there.": (
-            4,
-            {"levanter": {"optimizer": {"type": "muon", "learning_rate": 1}}},
-        ),
-        f"{whole} has a checkpoint of step {STEPS - 1}, and this training ends with step 9: give it an output of": (
-            4,
-            {"output_path": whole, "num_train_steps": 10},
-        ),
-        f"output_path: the checkpoint {whole}/checkpoints/step-{STEPS - 1} is of another model": (
-            4,
-            {"output_path": whole, "model_size": "small"},
-        ),
-        f"initialize_from: the checkpoint {whole}/checkpoints/step-40 is of another model": (
-            4,
-            {"initialize_from": f"{whole}/checkpoints/step-40", "model_size": "small"},
-        ),
-        f"initialize_from: the checkpoint {part} is damaged, ": (4, {"initialize_from": str(part)}),
-        "accepted without what it began with": (4, {"output_path": whole, "initialize_from": "/nowhere"}),
-        "There is no complete checkpoint under initialize_from /nowhere.": (4, {"initialize_from": "/nowhere"}),
-        "accepted with an export": (4, {"levanter": {"initialize_from_hf": f"{whole}/hf"}}),
-        f"levanter['initialize_from_hf']: the model {whole}/hf is another: ": (
-            4,
-            {"levanter": {"initialize_from_hf": f"{whole}/hf"}, "model_size": "small"},
-        ),
-        "levanter['initialize_from_hf']='/nowhere' cannot be read (": (
-            4,
-            {"levanter": {"initialize_from_hf": "/nowhere"}},
-        ),
-        "initialize_from and levanter['initialize_from_hf'] both say what to begin with: give one of them.": (
-            4,
-            {"levanter": {"initialize_from_hf": f"{whole}/hf"}, "initialize_from": whole},
-        ),
-        "There is no finished token cache for train under cache_path /nowhere.": (4, {"cache_path": "/nowhere"}),
-        "There is no tokenizer under tokenizer_path /nowhere": (4, {"tokenizer_path": "/nowhere"}),
-        "seq_len=32 is longer than the model's context, max_seq_len=16.": (4, {"model": {"max_seq_len": 16}}),
-        "model is a str, which is no config of a language model of Levanter's.": (4, {"model": "llama"}),
+    checkpoint, two_slices = f"{whole}/checkpoints/step-40", {"dcn_axes": {"replica_dcn": 2}}
+    of_levanter: dict[str, Any] = {
+        "accepted": {"data.shuffle": False, "optimizer.beta2": 0.95, "trainer.mesh": {"axes": {"model": 2}}},
+        "levanter['trainer.mesh'] does not fit 4 devices: DCN product 2 must equal": {"trainer.mesh": two_slices},
+        "levanter['hf_save_dtype']='bf16' is not one of float32, bfloat16, float16.": {"hf_save_dtype": "bf16"},
+        "levanter['trainer.z_loss'] is unknown: Levanter's TrainerConfig has no 'z_loss'; did you mean z_loss_weight": {
+            "trainer.z_loss": 1e-4
+        },
+        "levanter['trainer.per_device_parallelism']='x' is no int": {"trainer.per_device_parallelism": "x"},
+        "batch_size=4 is not a positive multiple of 8: it is divided into 4": {"trainer.per_device_parallelism": 2},
+        "Levanter's optimizer.beta2=inf: give a number.": {"optimizer.beta2": float("inf")},
+        "levanter['trainer.seed'] is decided by seed of the config": {"trainer.seed": 1},
+        "levanter['optimizer.learning_rate'] is decided by learning_rate of the config: set it there.": {
+            "optimizer": {"type": "muon", "learning_rate": 1}
+        },
+        "accepted with an export": {"initialize_from_hf": f"{whole}/hf"},
+        "levanter['initialize_from_hf']='/nowhere' cannot be read (": {"initialize_from_hf": "/nowhere"},
     }
-    answers = workshop.run(REFUSE, json.dumps([workshop.settings("refused"), list(cases.values())]))
+    export = {"levanter": {"initialize_from_hf": f"{whole}/hf"}}
+    cases: dict[str, Any] = {sentence: {"levanter": fields} for sentence, fields in of_levanter.items()} | {
+        "accepted on two slices": {"levanter": {"trainer.mesh": two_slices}, "devices": [4, 2]},
+        "batch_size=4 is not a positive multiple of the number of devices, 8.": {"devices": [8]},
+        "model.intermediate_dim=-1: give a whole number": {"model": {"max_seq_len": 64, "intermediate_dim": -1}},
+        "model: Levanter cannot build this LlamaConfig (": {
+            "model": {"max_seq_len": 64, "gradient_checkpointing": "never"}
+        },
+        f"{whole} has a checkpoint of step {STEPS - 1}, and this training ends with step 9: give it an output of": {
+            "output_path": whole,
+            "num_train_steps": 10,
+        },
+        f"output_path: the checkpoint {whole}/checkpoints/step-{STEPS - 1} is of another model": {
+            "output_path": whole,
+            "model_size": "small",
+        },
+        f"initialize_from: the checkpoint {checkpoint} is of another model": {
+            "initialize_from": checkpoint,
+            "model_size": "small",
+        },
+        f"initialize_from: the checkpoint {part} is damaged, ": {"initialize_from": str(part)},
+        "accepted without what it began with": {"output_path": whole, "initialize_from": "/nowhere"},
+        "There is no complete checkpoint under initialize_from /nowhere.": {"initialize_from": "/nowhere"},
+        f"levanter['initialize_from_hf']: the model {whole}/hf is another: ": export | {"model_size": "small"},
+        "initialize_from and levanter['initialize_from_hf'] both say what to": export | {"initialize_from": whole},
+        "There is no finished token cache for train under cache_path /nowhere.": {"cache_path": "/nowhere"},
+        "There is no tokenizer under tokenizer_path /nowhere": {"tokenizer_path": "/nowhere"},
+        "seq_len=32 is longer than the model's context, max_seq_len=16.": {"model": {"max_seq_len": 16}},
+        "model is a str, which is no config of a language model of Levanter's.": {"model": "llama"},
+    }
+    answers = bench.run(REFUSE, settings(bench, "refused"), json.dumps(list(cases.values())))
     assert len(answers) == len(cases)
     for answer, expected in zip(answers, cases, strict=True):
         assert expected.startswith(answer) if answer == "accepted" else answer.startswith(expected), answer
 
 
 @pytest.mark.long
-def test_averaged_weights_on_two_slices_exported_and_evaluated(
-    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_averaged_weights_on_two_slices_exported_and_evaluated(bench: Workbench) -> None:
     levanter = {
         "trainer.mesh": {"dcn_axes": {"replica_dcn": 2}},
         "trainer.model_averaging": {"type": "ema", "beta": 0.5},
         "hf_save_dtype": "bfloat16",
     }
-    settings = workshop.settings("averaged", num_train_steps=4, levanter=levanter)
-    monkeypatch.setenv("TRADEWIND_NUM_SLICES", "2")
-    monkeypatch.setattr(workshop, "devices", 2)
-    told = json.loads(workshop.run(AVERAGED, json.dumps(settings))[-1])
-    assert told["axes"] == 2
-    assert (told["model_averaging/model"], told["model"]) == (True, False)
-    assert told["checkpoint"] == pytest.approx(told["hf"], abs=0.01)
-    rows = read_metrics(str(workshop.root / "averaged/metrics.jsonl"))
-    assert told["eval_loss"] == rows[-1]["eval/ema/loss"] != rows[-1]["eval/loss"]
-    (weights,) = (workshop.root / "averaged/hf").glob("*.safetensors")
+    given = settings(bench, "averaged", num_train_steps=4, levanter=levanter)
+    env = {"TRADEWIND_NUM_SLICES": "2", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    result = json.loads(bench.run(AVERAGED, given, **env)[-1])
+    assert result["axes"] == 2
+    assert (result["model_averaging/model"], result["model"]) == (True, False)
+    assert result["checkpoint"] == pytest.approx(result["hf"], abs=0.01)
+    last = bench.metrics("averaged")[-1]
+    assert result["eval_loss"] == last["eval/ema/loss"] != last["eval/loss"]
+    (weights,) = (bench.out / "averaged/hf").glob("*.safetensors")
     assert b'"BF16"' in weights.read_bytes()[:100_000] and b'"F32"' not in weights.read_bytes()[:100_000]

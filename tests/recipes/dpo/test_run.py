@@ -10,17 +10,16 @@ import signal
 import numpy as np
 import pytest
 
+from tests.recipes.lm.programs import END, PREFLIGHT
 from tests.recipes.workbench import Workbench, stored_array
 from tests.support.fork_server import PreparedPython
 from tradewind.recipes.lm.stored_models import AVERAGED
-from tradewind.recipes.metrics.file import series
-from tradewind.runtime.pods.on_host.preemption_notice import NOTICE_VARIABLE, Notice, write_notice
-from tradewind.runtime.pods.verdicts import NOTICED
 
 pytestmark = [pytest.mark.slow]
 
 STEPS, LENGTH = 8, 48
 PAIRS, CUT = 40, 8
+MEASURES = ("train/loss", "train/dpo_chosen_reward", "eval/pairs/loss", "eval/pairs/dpo_rejected_reward")
 WEIGHTS = "embeddings/token_embeddings/weight"
 
 PREPARE = """
@@ -50,14 +49,14 @@ for name, template in (("tokenizer", MARKED), ("unmarked", UNMARKED), ("bare", N
 for split, pairs in (("train", 40), ("validation", 4)):
     with open(f"{root}/{split}.jsonl", "w") as file:
         for number in range(pairs):
-            asked = {"role": "user", "content": f"{number} and 1?"}
+            question = {"role": "user", "content": f"{number} and 1?"}
             sides = {"chosen": f"{number + 1}, of course", "rejected": "who knows"}
             file.write(json.dumps({
-                side: [asked, {"role": "assistant", "content": said}] for side, said in sides.items()}) + "\\n")
-told = tokenize(TokenizeFilesConfig(
+                side: [question, {"role": "assistant", "content": said}] for side, said in sides.items()}) + "\\n")
+counts = tokenize(TokenizeFilesConfig(
     [f"{root}/train.jsonl"], [f"{root}/validation.jsonl"], f"{root}/pairs", f"{root}/tokenizer",
     format=PreferenceChatLmDatasetFormat()))
-assert (told["train_documents"], told["validation_documents"]) == (40, 4), told
+assert (counts["train_documents"], counts["validation_documents"]) == (40, 4), counts
 os.mkdir(f"{root}/undivided")
 os.symlink(f"{root}/pairs/train", f"{root}/undivided/train")
 for name, width in (("base", 32), ("other", 16)):
@@ -106,14 +105,8 @@ def made(name, steps=8, data={}, model={}, trainer={}, **more):
         "reference": SeparateReferenceConfig(f"{root}/base", is_hf=False)} | more)
     return LevanterTrainConfig(config, f"{root}/out/{name}")
 """
-END = """
-sys.stdout.flush()
-os._exit(0)
-"""
 TRAIN = MADE + "run_levanter_train_dpo(made(sys.argv[2]))" + END
-KILLED = (
-    MADE
-    + """
+KILLED = """
 import signal
 from levanter.optim.model_averaging import EmaModelAveragingConfig
 from levanter.tracker import TrackerConfig
@@ -133,10 +126,7 @@ averaging = EmaModelAveragingConfig(beta=1.0)
 run_levanter_train_dpo(made("killed", trainer={
     "tracker": (KillingConfig(),), "checkpointer": checkpointer, "model_averaging": averaging}))
 """
-    + END
-)
-BY_HELPERS = (
-    """
+TRAIN_WITH_HELPERS = """
 import json, os, sys
 from pathlib import Path
 from tradewind import Cpu, lazy
@@ -164,8 +154,6 @@ for each in resolved.steps:
     function(config)
 Path(root, "helped").symlink_to(resolved.of(step).output_path)
 """
-    + END
-)
 LOAD = """
 import sys
 import haliax as hax
@@ -181,9 +169,7 @@ with TrainerConfig().use_device_mesh():
     one, other = (load_checkpointed(axes, f"{root}/{path}/checkpoints") for path in ("base", "out/of-base"))
 print(jax.tree.all(jax.tree.map(lambda left, right: (left == right).all(), one, other)))
 """
-REFUSE = (
-    MADE
-    + """
+REFUSE = """
 def compared_with(path, is_hf=False):
     return made("r", reference=SeparateReferenceConfig(path and f"{root}/{path}", is_hf=is_hf))
 
@@ -212,25 +198,15 @@ cases = {
     "other model to go on with": lambda: made("of-other"),
     "no adapter": lambda: made("r", reference=AdapterBaseReferenceConfig()),
     "batch": lambda: made("r", trainer={"train_batch_size": 6}),
-    "too long": lambda: made("r", train_seq_len=65),
     "too long a pair": lambda: made("r", train_seq_len=20),
     "no generation marks": lambda: of_tokenizer("unmarked"),
     "no template": lambda: of_tokenizer("bare"),
-    "no cache": lambda: made("r", data={"components": {"pairs": component(cache_dir="/nowhere")}}),
     "two components": lambda: made("r", data=two),
     "beta": lambda: made("r", beta=0.0),
-    "infinite beta": lambda: made("r", beta=float("inf")),
     "fraction": lambda: made("r", validation_split_fraction=1.0),
 }
-for name, case in cases.items():
-    try:
-        run_levanter_train_dpo.preflight(case(), 4)
-        print(json.dumps([name, "fits"]))
-    except ValueError as error:
-        print(json.dumps([name, str(error)]))
+train = run_levanter_train_dpo
 """
-    + END
-)
 REFUSED = {
     "fits": "fits",
     "fits to go on": "fits",
@@ -251,14 +227,11 @@ REFUSED = {
     "model: policy/embeddings/",
     "no adapter": "train_config.reference is a AdapterBaseReferenceConfig, and train_config.adapter is none: give a",
     "batch": "train_config.trainer.train_batch_size=6 is not a positive multiple of the number of devices, 4.",
-    "too long": "train_config.train_seq_len=65: give at least 2 and at most the model's max_seq_len, 64.",
     "too long a pair": "train_config.data.components['pairs']: pair 10 of train has 25 chosen tokens, and sequences",
     "no generation marks": "train_config.data.components['pairs'].format: Chat template must contain {%generation%}",
     "no template": "train_config.data.components['pairs'].format: No chat template provided and tokenizer has no",
-    "no cache": "train_config.data.components['pairs']: there is no finished token cache for train at /nowhere/train: ",
     "two components": "train_config.data.train_weights has weights for a, b: DPO trains on one component, so put all",
     "beta": "train_config.beta=0.0: give a number above 0, such as 0.1.",
-    "infinite beta": "train_config.beta=inf: give a number.",
     "fraction": "train_config.validation_split_fraction=1.0: give at least 0 and less than 1, or None to validate on",
 }
 
@@ -272,23 +245,20 @@ def bench(tmp_path_factory: pytest.TempPathFactory, python: PreparedPython) -> W
 
 
 @pytest.fixture(scope="module")
-def told(bench: Workbench) -> list[str]:
+def printed(bench: Workbench) -> list[str]:
     """Run a training without a kill; return its log. Its output is ``whole``."""
     return bench.run(TRAIN, "whole")
 
 
 def test_invalid_settings_refused_with_field_before_allocation(bench: Workbench) -> None:
-    answers = dict(json.loads(line) for line in bench.run(REFUSE) if line.startswith('["'))
-    assert answers.keys() == REFUSED.keys()
-    for name, expected in REFUSED.items():
-        assert answers[name].startswith(expected.replace("ROOT", str(bench.root))), (name, answers[name])
+    bench.check_answers(bench.run(MADE + REFUSE + PREFLIGHT + END), REFUSED)
 
 
 def test_evaluation_loads_model_from_dpo_checkpoint(bench: Workbench) -> None:
     assert bench.run(LOAD) == ["True"]
 
 
-def test_pairs_that_were_tokenized_teach_a_model_to_prefer(bench: Workbench, told: list[str]) -> None:
+def test_tokenized_pairs_teach_preference(bench: Workbench, printed: list[str]) -> None:
     result, rows = bench.result("whole"), bench.metrics("whole")
     assert rows[0]["train/dpo_loss"] == pytest.approx(math.log(2), abs=1e-4), "it begins with the reference itself"
     assert 0 < result["train_loss"] < math.log(2) and 0 < result["eval_loss"] < math.log(2)
@@ -303,45 +273,32 @@ def test_pairs_that_were_tokenized_teach_a_model_to_prefer(bench: Workbench, tol
     assert not (bench.root / "elsewhere").exists()
 
 
-def test_the_log_says_what_is_preferred_and_what_came_out(bench: Workbench, told: list[str]) -> None:
+def test_log_shows_pairs_reference_and_results(bench: Workbench, printed: list[str]) -> None:
     result = bench.result("whole")
-    begin = told.index(f"trains whole: LlamaConfig with {result['parameters']:,} parameters, on one device")
-    assert told[begin + 1] == "  8 steps, 32 pairs of sequences of 48 tokens: 3,072 tokens"
+    begin = printed.index(f"trains whole: LlamaConfig with {result['parameters']:,} parameters, on one device")
+    assert printed[begin + 1] == "  8 steps, 32 pairs of sequences of 48 tokens: 3,072 tokens"
     base = bench.root / "base/checkpoints/step-3"
-    assert told[begin + 3 : begin + 6] == [
+    assert printed[begin + 3 : begin + 6] == [
         f"  {PAIRS - CUT} pairs to train on, {CUT} cut off for validation",
         f"  beta 0.1, reference {base}",
         f"  begins with {base}",
     ]
-    assert f"step {STEPS}/{STEPS}  validation loss {result['eval_loss']:.3f} (pairs)" in told
-    assert told[-5] == (
+    assert f"step {STEPS}/{STEPS}  validation loss {result['eval_loss']:.3f} (pairs)" in printed
+    assert printed[-5] == (
         f"trained whole: 8 steps, loss {result['train_loss']:.3f}, validation loss {result['eval_loss']:.3f} "
         f"(pairs {result['eval_loss']:.3f})"
     )
     margin = f"{result['margin']:.3f}"
-    assert told[-3] == f"  validation: 100.0% of the pairs preferred as chosen, margin of rewards {margin}"
+    assert printed[-3] == f"  validation: 100.0% of the pairs preferred as chosen, margin of rewards {margin}"
 
 
-def test_noticed_training_resumes_with_losses_of_uncut_training(
-    bench: Workbench, told: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    notice = bench.root / "notice.json"
-    write_notice(str(notice), Notice(4e9, "maintenance"))
-    monkeypatch.setenv(NOTICE_VARIABLE, str(notice))
-    assert bench.run(TRAIN, "cut", exit_code=NOTICED)[-1].startswith("step 3 is saved, because of a notice")
-    notice.unlink()
-    assert f"continues after step 3/{STEPS}" in bench.run(TRAIN, "cut")
-    for measure in ("train/loss", "train/dpo_chosen_reward", "eval/pairs/loss", "eval/pairs/dpo_rejected_reward"):
-        assert series(bench.metrics("cut"), measure) == series(bench.metrics("whole"), measure) != ([], [])
-    placed = ("run_id", "checkpoint", "export")
-    one, other = ({k: v for k, v in bench.result(name).items() if k not in placed} for name in ("cut", "whole"))
-    assert one == other
-    assert bench.run(TRAIN, "cut") == [], "one that has ended is only read"
+def test_noticed_training_resumes_with_losses_of_uncut_training(bench: Workbench, printed: list[str]) -> None:
+    bench.check_noticed_training(TRAIN, STEPS, *MEASURES)
 
 
 @pytest.mark.long
-def test_killed_training_resumes_with_losses_of_unkilled_one(bench: Workbench, told: list[str]) -> None:
-    bench.run(KILLED, exit_code=-signal.SIGKILL)
+def test_killed_training_resumes_with_losses_of_unkilled_one(bench: Workbench, printed: list[str]) -> None:
+    bench.run(MADE + KILLED + END, exit_code=-signal.SIGKILL)
     taken, newer = (bench.root / f"base/checkpoints/step-{step}" for step in (3, 9))
     shutil.copytree(taken, newer)  # as if the reference's training had continued meanwhile
     metadata = json.loads((taken / "metadata.json").read_text())
@@ -350,8 +307,8 @@ def test_killed_training_resumes_with_losses_of_unkilled_one(bench: Workbench, t
     shutil.rmtree(newer)
     assert any(line.startswith("continues after step ") for line in again)
     assert f"  beta 0.1, reference {taken}" in again, "the one that the first steps were compared with"
-    for measure in ("train/loss", "train/dpo_chosen_reward", "eval/pairs/loss", "eval/pairs/dpo_rejected_reward"):
-        assert series(bench.metrics("killed"), measure) == series(bench.metrics("whole"), measure) != ([], [])
+    for measure in MEASURES:
+        assert bench.losses("killed", measure) == bench.losses("whole", measure) != ([], [])
     exports = [bench.root / "out" / name / f"hf/step-{STEPS - 1}/model.safetensors" for name in ("killed", "whole")]
     assert exports[0].read_bytes() == exports[1].read_bytes()
     base, first = (bench.root / name / "checkpoints/step-3" for name in ("base", "out/killed"))
@@ -361,9 +318,9 @@ def test_killed_training_resumes_with_losses_of_unkilled_one(bench: Workbench, t
 
 @pytest.mark.long
 def test_marin_helpers_train_dpo_from_export_with_validation(bench: Workbench) -> None:
-    told = bench.run(BY_HELPERS)
-    assert f"  beta 0.1, reference {bench.root}/base/hf" in told and f"  begins with {bench.root}/base/hf" in told
-    assert f"  {PAIRS} pairs to train on, 0 cut off for validation" in told
+    printed = bench.run(TRAIN_WITH_HELPERS + END)
+    assert f"  beta 0.1, reference {bench.root}/base/hf" in printed and f"  begins with {bench.root}/base/hf" in printed
+    assert f"  {PAIRS} pairs to train on, 0 cut off for validation" in printed
     result = json.loads((bench.root / "helped/result.json").read_text())
     assert (result["steps"], result["export"], list(result["eval_losses"])) == (4, None, ["helpers"])
     assert result["eval_loss"] < math.log(2)

@@ -1,6 +1,6 @@
 """Programs that train from Levanter's own configs.
 
-Each starts with ``MADE`` or ``WRITTEN`` and ends with ``END``.
+Each starts with ``MADE`` or ``WRITTEN`` and ends with ``END``; ``PREFLIGHT`` checks ``cases`` of ``train``.
 """
 
 from __future__ import annotations
@@ -103,6 +103,14 @@ def decoded(name, steps, trainer={}, **more):
 def still(name, steps, trainer={}, **more):
     more["data_seed"] = 0
     return decoded(name, steps, trainer, optimizer=find("levanter.optim.config.AdamConfig")(learning_rate=0.0), **more)
+"""
+PREFLIGHT = """
+for name, case in cases.items():
+    try:
+        train.preflight(case(), 4)
+        print(json.dumps([name, "fits"]))
+    except ValueError as error:
+        print(json.dumps([name, str(error)]))
 """
 END = """
 sys.stdout.flush()

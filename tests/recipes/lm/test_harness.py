@@ -18,9 +18,7 @@ LM_EVAL = Path(sys.prefix, "lm-eval")
 """Folder where ``make init`` installs the harness. Processes with this path import it with Levanter."""
 
 QUESTIONS = 6
-QUIZ = (
-    MADE
-    + f"""
+TRAIN_ON_QUIZ = f"""
 from levanter.eval_harness import TaskConfig
 
 os.makedirs(f"{{root}}/questions")
@@ -34,19 +32,17 @@ quiz = TaskConfig(
     doc_to_text="{{{{question}}}}:", doc_to_choice="{{{{choices}}}}", doc_to_target="answer",
     metric_list=[{{"metric": "acc", "aggregation": "mean", "higher_is_better": True}}])
 
-def asked(*tasks):
+def with_tasks(*tasks):
     harness = LmEvalHarnessConfig(task_spec=tasks)
     return made("quiz", 4, hf_save_steps=None, eval_harness=harness, eval_harness_steps=2)
 
 try:
-    run_levanter_train_lm.preflight(asked(quiz, "hellaswagg"), 4)
+    run_levanter_train_lm.preflight(with_tasks(quiz, "hellaswagg"), 4)
 except ValueError as error:
     print(error)
-run_levanter_train_lm.preflight(asked(quiz), 4)
-run_levanter_train_lm(asked(quiz))
+run_levanter_train_lm.preflight(with_tasks(quiz), 4)
+run_levanter_train_lm(with_tasks(quiz))
 """
-    + END
-)
 
 
 @pytest.mark.slow
@@ -55,9 +51,9 @@ def test_harness_tasks_evaluated_during_training_if_installed(tmp_path: Path) ->
     with prepared_to_train(tmp_path, PYTHONPATH=str(LM_EVAL)) as python:
         bench = Workbench(tmp_path, python)
         bench.run(PREPARE)
-        told = bench.run(QUIZ)
-    assert told[0].startswith("train_config.eval_harness.task_spec has 'hellaswagg', which lm-eval does not know: did ")
-    assert [line for line in told if " quiz/" in line] == [f"step {step}/4  quiz/acc 1.000" for step in (3, 4)]
+        printed = bench.run(MADE + TRAIN_ON_QUIZ + END)
+    assert printed[0].startswith("train_config.eval_harness.task_spec has 'hellaswagg', which lm-eval does not know")
+    assert [line for line in printed if " quiz/" in line] == [f"step {step}/4  quiz/acc 1.000" for step in (3, 4)]
     measured = {row["step"]: row for row in bench.metrics("quiz") if "lm_eval/quiz/acc" in row}
     assert measured.keys() == {2, 3}
     assert all(row["lm_eval/quiz/sample_len"] == QUESTIONS for row in measured.values())

@@ -11,15 +11,12 @@ import pytest
 from safetensors.numpy import load_file
 
 from tests.recipes.lm.model_hub import ModelHub
-from tests.recipes.lm.programs import END, MADE, PREPARE, WRITTEN
+from tests.recipes.lm.programs import END, MADE, PREFLIGHT, PREPARE, WRITTEN
 from tests.recipes.lm.wandb_server import WandbServer
 from tests.recipes.workbench import Workbench, stored_array
 from tests.support.fork_server import PreparedPython
 from tests.support.http_server import serving
 from tradewind.recipes.lm.stored_models import AVERAGED
-from tradewind.recipes.metrics.file import series
-from tradewind.runtime.pods.on_host.preemption_notice import NOTICE_VARIABLE, Notice, write_notice
-from tradewind.runtime.pods.verdicts import NOTICED
 
 pytestmark = [pytest.mark.slow]
 
@@ -28,9 +25,7 @@ KEY, TOKEN = "k" * 40, "hf_nobody_may_see_this"
 SETS = {"web", "code"}
 
 TRAIN = MADE + "run_levanter_train_lm(made(sys.argv[2]))" + END
-BEGIN = (
-    MADE
-    + """
+BEGIN = """
 import jmp
 from aqt.jax.v2 import config as aqt
 from haliax.quantization import QuantizationConfig
@@ -59,11 +54,7 @@ try:
 except ValueError as error:
     print(error)
 """
-    + END
-)
-REFUSE = (
-    MADE
-    + """
+REFUSE = """
 import shutil
 from pathlib import Path
 from haliax.quantization import QuantizationConfig
@@ -102,11 +93,8 @@ cases = {
     "two begins": lambda: made("r", initialize_from_hf="a/b", initialize_from_checkpoint_path=f"{root}/out/whole"),
     "too long": lambda: made("r", train_seq_len=128),
     "no weight": lambda: made("r", data={"train_weights": {"web": 1.0}}),
-    "weight that is no number": lambda: made("r", data={"train_weights": {"web": math.nan, "code": 1.0}}),
-    "length that is no number": lambda: made("r", train_seq_len="32"),
     "rate that is no number": lambda: made("r", optimizer=AdamConfig(learning_rate=math.inf)),
     "unknown schedule": lambda: made("r", optimizer=AdamConfig(lr_schedule="up")),
-    "no steps": lambda: made("r", 0),
     "weights that begin late": lambda: made("r", data={"train_weights": [(8, {"web": 1, "code": 1})]}),
     "batches out of order": lambda: made(
         "r", trainer={"train_batch_size": [ScheduleStep(0, 8), ScheduleStep(8, 4), ScheduleStep(4, 8)]}),
@@ -139,7 +127,6 @@ cases = {
     "no tokenizer here": lambda: made("r", data={"tokenizer": "/nowhere"}),
     "no tokenizer there": lambda: made("r", data={"tokenizer": "nobody/nothing"}),
     "no end": lambda: made("r", data={"tokenizer": f"{root}/endless"}),
-    "no cache": lambda: made("r", data=component(cache_dir="/nowhere")),
     "cache to build": lambda: made("r", data=component(cache_dir="/nowhere", source=url)),
     "damaged checkpoint": lambda: made("r", initialize_from_checkpoint_path=damaged()),
     "checkpoint after the end": lambda: made("whole", 6),
@@ -151,18 +138,9 @@ cases = {
     "part of another model": lambda: made(
         "whole", model={"hidden_dim": 64}, trainer={"allow_partial_checkpoint": True}),
 }
-for name, case in cases.items():
-    try:
-        run_levanter_train_lm.preflight(case(), 4)
-        print(json.dumps([name, "fits"]))
-    except ValueError as error:
-        print(json.dumps([name, str(error)]))
+train = run_levanter_train_lm
 """
-    + END
-)
-FROM_A_HUB = (
-    MADE
-    + """
+TRAIN_HUB = """
 from levanter.utils.mesh import MeshConfig
 from tradewind.recipes.lm.trainer import with_simulated_slices
 
@@ -188,21 +166,13 @@ for config, *devices in (
 print(dict(with_simulated_slices(begun(True).train_config).trainer.device_mesh.shape))
 run_levanter_train_lm(begun(True))
 """
-    + END
-)
-OF_MARINS = (
-    WRITTEN
-    + """
+TRAIN_MARIN = """
 config = decoded("of-marins", 4)
 run_levanter_train_lm.preflight(config, 4)
 run_levanter_train_lm(config)
 """
-    + END
-)
-STILL = WRITTEN + 'run_levanter_train_lm(still("still", 4))' + END
-GOES_ON = (
-    WRITTEN
-    + """
+STAND_STILL = 'run_levanter_train_lm(still("still", 4))'
+CONTINUE = """
 averaging = find("levanter.optim.model_averaging.EmaModelAveragingConfig")(beta=0.5)
 begin = {"initialize_from_checkpoint_path": f"{root}/out/still"}
 try:
@@ -212,11 +182,7 @@ except ValueError as error:
 run_levanter_train_lm(still(
     "goes-on", 8, {"model_averaging": averaging, "allow_partial_checkpoint": True, "seed": 1}, **begin))
 """
-    + END
-)
-TOKENIZED = (
-    MADE
-    + """
+TOKENIZE = """
 from pathlib import Path
 from tradewind.serialization.references import CodeFolder
 from tradewind.serialization.spec import Encoder, decode
@@ -238,11 +204,9 @@ run_levanter_train_lm(made("of-mine", 2, {
     "components": {"web": DatasetComponent(), "mine": DatasetComponent(cache_dir=f"{root}/mine")},
     "train_weights": {"web": 1.0, "mine": 1.0}}))
 """
-    + END
-)
 WEIGHTS = "embeddings/token_embeddings/weight"
 WHOLE = f"/out/whole/checkpoints/step-{STEPS - 1}"
-FROM_NO_HUB = [
+HUB_REFUSALS = [
     "train_config.initialize_from_hf='people/tiny@gone' is not on the hub in this revision",
     "train_config.initialize_from_hf='people/nobody' is not on the hub, or is shown to others only",
     "train_config.initialize_from_hf='people/nobody' is not on the hub, or is shown to others only",
@@ -266,11 +230,8 @@ REFUSED = {
     "two begins": "train_config.initialize_from_hf and train_config.initialize_from_checkpoint_path both say",
     "too long": "train_config.train_seq_len=128: give at least 2 and at most the model's max_seq_len, 64.",
     "no weight": "train_config.data.train_weights has no weight for 'code': give it one, or 0 if",
-    "weight that is no number": "train_config.data.train_weights={'code': 1.0, 'web': nan}: give dict[str, float] or ",
-    "length that is no number": "train_config.train_seq_len='32': give a whole number or None.",
     "rate that is no number": "train_config.optimizer.learning_rate=inf: give a number.",
     "unknown schedule": "train_config.optimizer has no learning rate for 12 steps (",
-    "no steps": "train_config.trainer.num_train_steps=0: give at least 1.",
     "weights that begin late": "train_config.data.train_weights has stages from steps [8]: begin the first at step 0,",
     "batches out of order": "train_config.trainer.train_batch_size has stages from steps [0, 8, 4]: begin the first at",
     "no such model": "train_config.model: Levanter cannot build this LlamaConfig (",
@@ -299,8 +260,6 @@ REFUSED = {
     "no tokenizer here": "There is no tokenizer under train_config.data.tokenizer /nowhere: tokenizer.json is missing.",
     "no tokenizer there": "train_config.data.tokenizer='nobody/nothing' cannot be loaded (",
     "no end": "train_config.data.tokenizer='ROOT/endless' has no end-of-text token, so texts would run into each other",
-    "no cache": "train_config.data.components['web']: there is no finished token cache for train at /nowhere/train: "
-    "run the step that makes it, since its component has no source.",
     "cache to build": "train_config.data.components['web']: there is no finished token cache for train at "
     "/nowhere/train: run the step that makes it, or set auto_build_caches=True.",
     "damaged checkpoint": "train_config.initialize_from_checkpoint_path: the checkpoint ROOT/damaged/step-6 is dama",
@@ -315,11 +274,11 @@ REFUSED = {
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory, python: PreparedPython) -> Workbench:
-    """Run a training without a kill; its output is ``whole``, its log the file ``told``."""
+    """Run a training without a kill; its output is ``whole``, its log the file ``log``."""
     root = tmp_path_factory.mktemp("bench")
     made = Workbench(root, python)
     made.run(PREPARE, str(root))
-    (root / "told").write_text("\n".join(made.run(TRAIN, "whole")))
+    (root / "log").write_text("\n".join(made.run(TRAIN, "whole")))
     return made
 
 
@@ -339,45 +298,32 @@ def test_mixture_with_changing_weights_reports_all_losses(bench: Workbench) -> N
     assert (path / "checkpoints/step-6/files.json").exists() and not (bench.root / "elsewhere").exists()
 
 
-def test_the_log_says_what_is_trained_and_what_came_out(bench: Workbench) -> None:
-    result, told = bench.result("whole"), (bench.root / "told").read_text().splitlines()
-    begin = told.index(f"trains whole: LlamaConfig with {result['parameters']:,} parameters, on one device")
-    assert told[begin + 1] == "  12 steps, 48 sequences of 32 tokens: 1,536 tokens"
-    assert told[begin + 2].endswith(f" a token, {result['flops']:.3g} in all")
-    assert told[begin + 3 : begin + 5] == ["  mixture: web 75.0%, code 25.0%", "  mixture from step 8: code 100.0%"]
-    assert any(line.startswith("W&B is left out: give the step secrets=") for line in told)
-    assert told[-3].startswith(f"trained whole: 12 steps, loss {result['train_loss']:.3f}, validation loss ")
-    assert told[-2:] == [f"  checkpoint {result['checkpoint']}", f"  export {result['export']}"]
+def test_log_shows_training_size_mixture_and_results(bench: Workbench) -> None:
+    result, printed = bench.result("whole"), (bench.root / "log").read_text().splitlines()
+    begin = printed.index(f"trains whole: LlamaConfig with {result['parameters']:,} parameters, on one device")
+    assert printed[begin + 1] == "  12 steps, 48 sequences of 32 tokens: 1,536 tokens"
+    assert printed[begin + 2].endswith(f" a token, {result['flops']:.3g} in all")
+    assert printed[begin + 3 : begin + 5] == ["  mixture: web 75.0%, code 25.0%", "  mixture from step 8: code 100.0%"]
+    assert any(line.startswith("W&B is left out: give the step secrets=") for line in printed)
+    assert printed[-3].startswith(f"trained whole: 12 steps, loss {result['train_loss']:.3f}, validation loss ")
+    assert printed[-2:] == [f"  checkpoint {result['checkpoint']}", f"  export {result['export']}"]
 
 
-def test_noticed_training_resumes_with_losses_of_uncut_training(
-    bench: Workbench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    notice = bench.root / "notice.json"
-    write_notice(str(notice), Notice(4e9, "maintenance"))
-    monkeypatch.setenv(NOTICE_VARIABLE, str(notice))
-    assert bench.run(TRAIN, "cut", exit_code=NOTICED)[-1].startswith("step 3 is saved, because of a notice")
-    notice.unlink()
-    assert "continues after step 3/12" in bench.run(TRAIN, "cut")
-    for loss in ("train/loss", "eval/loss", "eval/ema/code/loss"):
-        assert series(bench.metrics("cut"), loss) == series(bench.metrics("whole"), loss) != ([], [])
-    placed = ("run_id", "checkpoint", "export")
-    one, other = ({k: v for k, v in bench.result(name).items() if k not in placed} for name in ("cut", "whole"))
-    assert one == other
-    assert bench.run(TRAIN, "cut") == [], "one that has ended is only read"
+def test_noticed_training_resumes_with_losses_of_uncut_training(bench: Workbench) -> None:
+    bench.check_noticed_training(TRAIN, STEPS, "train/loss", "eval/loss", "eval/ema/code/loss")
 
 
 @pytest.mark.long
 def test_training_starts_from_other_weights_and_tokenizes_raw(bench: Workbench) -> None:
-    told = bench.run(BEGIN)
-    assert f"  begins with {bench.result('whole')['checkpoint']}" in told
-    assert "train_config.eval_harness is left out: lm-eval is not installed on this cluster." in told
+    printed = bench.run(MADE + BEGIN + END)
+    assert f"  begins with {bench.result('whole')['checkpoint']}" in printed
+    assert "train_config.eval_harness is left out: lm-eval is not installed on this cluster." in printed
     result, rows = bench.result("begun"), bench.metrics("begun")
     assert (result["run_id"], result["tokens"], result["export"]) == ("mine", (2 * 4 + 2 * 8) * LENGTH, None)
     assert (bench.root / "raw/train/shard_ledger.json").exists()
     assert list((bench.root / "out/begun/tensorboard").rglob("events.out.tfevents.*"))
     assert result["eval_losses"] == {"web": rows[-1]["eval/web/loss"]}
-    assert "layers multiply in int8: True" in told
+    assert "layers multiply in int8: True" in printed
     assert rows[0]["step"] == 2, "steps count from 0, as if there had been none"
     assert [steps_taken(bench.result(name)["checkpoint"]) for name in ("begun", "averaged")] == [4, 4]
     begun, averaged = (bench.result(name)["checkpoint"] for name in ("begun", "averaged"))
@@ -386,7 +332,7 @@ def test_training_starts_from_other_weights_and_tokenizes_raw(bench: Workbench) 
     assert np.array_equal(averages, weights) and not np.array_equal(trained, averages), "they begin with the weights"
     assert (weights.dtype.name, trained.dtype.name, averages.dtype.name) == ("bfloat16", "float32", "float32")
     without = f"{bench.root}/out/begun/checkpoints/step-3 has no averaged weights, and train_config.trainer.model_av"
-    assert told[-1].startswith(f"train_config.trainer.initialize_from: the checkpoint {without}")
+    assert printed[-1].startswith(f"train_config.trainer.initialize_from: the checkpoint {without}")
 
 
 @pytest.mark.long
@@ -399,17 +345,14 @@ def test_hub_model_on_two_slices_keeps_one_wandb_run_after_cut(bench: Workbench,
     halved = {**bare, "model.safetensors.index.json": index, parts[0]: b""}
     hub.tokens.clear()
     hub.branches = {"main": files, "bare": bare, "halved": halved}
-    notice = bench.root / "notice.json"
-    write_notice(str(notice), Notice(4e9, "maintenance"))
     with serving(WandbServer()) as wandb:
         env = {"TRADEWIND_NUM_SLICES": "2", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
         env |= {"HF_TOKEN": TOKEN, "WANDB_API_KEY": KEY, "WANDB_BASE_URL": wandb.url}
-        told = bench.run(FROM_A_HUB, exit_code=NOTICED, **env, **{NOTICE_VARIABLE: str(notice)})
-        notice.unlink()
-        again = bench.run(FROM_A_HUB, **env)
-    refused = [line for line in told if line.startswith("train_config.")]
-    assert [line.partition(":")[0] for line in refused] == FROM_NO_HUB
-    assert "{'data': 1, 'replica': 1, 'model': 1, 'replica_dcn': 2}" in told and "  begins with people/tiny" in told
+        printed = bench.run_noticed(MADE + TRAIN_HUB + END, **env)
+        again = bench.run(MADE + TRAIN_HUB + END, **env)
+    refused = [line for line in printed if line.startswith("train_config.")]
+    assert [line.partition(":")[0] for line in refused] == HUB_REFUSALS
+    assert {"{'data': 1, 'replica': 1, 'model': 1, 'replica_dcn': 2}", "  begins with people/tiny"} <= set(printed)
     assert "continues after step 3/5" in again
     result = bench.result("from-a-hub")
     assert (result["devices"], result["steps"]) == (2, 5)
@@ -421,17 +364,17 @@ def test_hub_model_on_two_slices_keeps_one_wandb_run_after_cut(bench: Workbench,
     assert (run["name"], run["project"], run["tags"], wandb.made) == ("from-a-hub", "p", ["tiny"], 1)
     assert json.loads(run["config"])["z_loss_weight"] == {"value": 1.0}
     losses = {row["_step"]: row["train/loss"] for row in rows if "train/loss" in row}
-    assert losses == dict(zip(*series(bench.metrics("from-a-hub"), "train/loss"), strict=True))
+    assert losses == dict(zip(*bench.losses("from-a-hub"), strict=True))
     assert json.loads(wandb.files["wandb-summary.json"])["eval/loss"] == result["eval_loss"]
     assert wandb.keys == {f"Basic {b64encode(f'api:{KEY}'.encode()).decode()}"} and hub.tokens == {f"Bearer {TOKEN}"}
     folders = [bench.root, *bench.root.parent.glob("home*")]
     written = [path.read_bytes() for folder in folders for path in folder.rglob("*") if path.is_file()]
     assert not any(secret.encode() in each for secret in (KEY, TOKEN) for each in written)
-    assert not any(secret in line for secret in (KEY, TOKEN) for line in (*told, *again))
+    assert not any(secret in line for secret in (KEY, TOKEN) for line in (*printed, *again))
 
 
-def test_a_config_of_marins_trains_as_it_was_written_then(bench: Workbench) -> None:
-    assert "  mixture: web 100.0%" in bench.run(OF_MARINS)
+def test_marin_config_of_2025_trains(bench: Workbench) -> None:
+    assert "  mixture: web 100.0%" in bench.run(WRITTEN + TRAIN_MARIN + END)
     result = bench.result("of-marins")
     assert (result["run_id"], result["steps"], result["export"]) == ("of-marins", 4, None)
     assert result["eval_losses"].keys() == SETS and result["eval_losses"]["web"] < result["eval_losses"]["code"]
@@ -440,26 +383,23 @@ def test_a_config_of_marins_trains_as_it_was_written_then(bench: Workbench) -> N
 @pytest.mark.long
 def test_marin_training_continues_at_checkpoint_step_on_own_data(bench: Workbench) -> None:
     """At a learning rate of 0, equal texts have equal losses."""
-    bench.run(STILL)
-    notice = bench.root / "notice.json"
-    write_notice(str(notice), Notice(4e9, "maintenance"))
-    told = bench.run(GOES_ON, exit_code=NOTICED, **{NOTICE_VARIABLE: str(notice)})
-    notice.unlink()
+    bench.run(WRITTEN + STAND_STILL + END)
+    printed = bench.run_noticed(WRITTEN + CONTINUE + END)
     begin = bench.root / "out/still/checkpoints/step-3"
-    assert told[0].startswith(f"train_config.initialize_from_checkpoint_path: the checkpoint {begin} is of step 3")
-    assert f"  4 steps, 16 sequences of 32 tokens: {4 * 4 * 32} tokens" in told
-    assert f"  continues at step 5/8 with {begin}" in told
+    assert printed[0].startswith(f"train_config.initialize_from_checkpoint_path: the checkpoint {begin} is of step 3")
+    assert f"  4 steps, 16 sequences of 32 tokens: {4 * 4 * 32} tokens" in printed
+    assert f"  continues at step 5/8 with {begin}" in printed
     gone_on = begin.rename(begin.with_name("step-5"))  # as if that training had also continued meanwhile
     metadata = json.loads((gone_on / "metadata.json").read_text())
     (gone_on / "metadata.json").write_text(json.dumps(metadata | {"step": 5}))
-    again = bench.run(GOES_ON)
+    again = bench.run(WRITTEN + CONTINUE + END)
     assert any(line.startswith("continues after step ") for line in again)
     assert f"  continues at step 5/8 with {begin}" in again
     result = bench.result("goes-on")
     averages, weights = (stored_array(result["checkpoint"], f"{part}/{WEIGHTS}") for part in (AVERAGED, "model"))
     assert np.array_equal(averages, weights), "they begin with the weights of a checkpoint that has none"
     assert (result["steps"], result["tokens"], steps_taken(result["checkpoint"])) == (8, 4 * 4 * 32, 8)
-    first, then = (dict(zip(*series(bench.metrics(name), "train/loss"), strict=True)) for name in ("still", "goes-on"))
+    first, then = (dict(zip(*bench.losses(name), strict=True)) for name in ("still", "goes-on"))
     assert then.keys() == {4, 5, 6, 7} and {step - 4: then[step] for step in (6, 7)} == first != {}
 
 
@@ -469,18 +409,15 @@ def steps_taken(checkpoint: str) -> int:
 
 
 def test_files_tokenized_by_marin_config_join_mixture(bench: Workbench) -> None:
-    told = bench.run(TOKENIZED)
+    printed = bench.run(MADE + TOKENIZE + END)
     tokens = 8 * (len("raw text " * 40) + 2)
-    assert f"train: 8 documents, {tokens:,} tokens in {bench.root}/mine/train" in told
-    assert any(line.startswith("id='a/b': tokenize does not read data sets from the Hugging") for line in told)
-    assert "  mixture: web 50.0%, mine 50.0%" in told
+    assert f"train: 8 documents, {tokens:,} tokens in {bench.root}/mine/train" in printed
+    assert any(line.startswith("id='a/b': tokenize does not read data sets from the Hugging") for line in printed)
+    assert "  mixture: web 50.0%, mine 50.0%" in printed
     assert bench.result("of-mine")["eval_losses"].keys() == {"web", "mine"}
 
 
 def test_invalid_settings_refused_with_field_before_allocation(bench: Workbench) -> None:
-    told = bench.run(REFUSE)
-    assert told.count("train_config.eval_harness is left out: lm-eval is not installed on this cluster.") == 1
-    answers = dict(json.loads(line) for line in told if line.startswith('["'))
-    assert answers.keys() == REFUSED.keys()
-    for name, expected in REFUSED.items():
-        assert answers[name].startswith(expected.replace("ROOT", str(bench.root))), (name, answers[name])
+    printed = bench.run(MADE + REFUSE + PREFLIGHT + END)
+    assert printed.count("train_config.eval_harness is left out: lm-eval is not installed on this cluster.") == 1
+    bench.check_answers(printed, REFUSED)
