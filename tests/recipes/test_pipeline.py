@@ -62,7 +62,7 @@ EVALUATE = ("tradewind.recipes.evaluate_lm", "evaluate_lm", "LmEvalConfig")
 
 
 @dataclass(frozen=True)
-class Night:
+class Pipeline:
     """Folder of all outputs; starts the steps."""
 
     root: Path
@@ -146,41 +146,41 @@ def source_files(split: str) -> Iterator[Document]:
 
 
 @pytest.fixture(scope="module")
-def night(tmp_path_factory: pytest.TempPathFactory, python: PreparedPython) -> Night:
+def pipeline(tmp_path_factory: pytest.TempPathFactory, python: PreparedPython) -> Pipeline:
     """Run all steps up to the training; its baseline run in two processes is ``train``."""
-    night = Night(tmp_path_factory.mktemp("night"), python)
+    pipeline = Pipeline(tmp_path_factory.mktemp("pipeline"), python)
     for split in ("train", "validation"):
-        write_documents(night.path(f"clean/{split}"), source_files(split))
-    train_bpe_tokenizer(BpeTokenizerConfig(night.path("clean/train"), night.path("tokenizer"), vocab_size=300))
-    cache = {"input_path": night.path("clean"), "tokenizer_path": night.path("tokenizer")}
-    counts = night.run(CACHE, **cache, output_path=night.path("cache"))
+        write_documents(pipeline.path(f"clean/{split}"), source_files(split))
+    train_bpe_tokenizer(BpeTokenizerConfig(pipeline.path("clean/train"), pipeline.path("tokenizer"), vocab_size=300))
+    cache = {"input_path": pipeline.path("clean"), "tokenizer_path": pipeline.path("tokenizer")}
+    counts = pipeline.run(CACHE, **cache, output_path=pipeline.path("cache"))
     assert counts["train_tokens"] > counts["validation_tokens"] > 1000
-    for result in results_of(night.start_hosts("train")):
+    for result in results_of(pipeline.start_hosts("train")):
         assert result["steps"] == STEPS
-    return night
+    return pipeline
 
 
 @pytest.fixture(scope="module")
-def results(night: Night) -> dict[str, Any]:
+def results(pipeline: Pipeline) -> dict[str, Any]:
     """Return the evaluation of ``train``."""
-    inputs = {name: night.path(name.removesuffix("_path")) for name in ("train_path", "cache_path", "tokenizer_path")}
+    inputs = {f"{name}_path": pipeline.path(name) for name in ("train", "cache", "tokenizer")}
     settings = {"model_size": "tiny", "seq_len": SEQ_LEN, "prompt": "def ", "sample_tokens": 60}
-    return night.run(EVALUATE, **inputs, output_path=night.path("eval"), **settings)
+    return pipeline.run(EVALUATE, **inputs, output_path=pipeline.path("eval"), **settings)
 
 
-def test_training_in_two_processes_learns_and_measures(night: Night) -> None:
-    metrics = read_metrics(night.path("train/metrics.jsonl"))
+def test_training_in_two_processes_learns_and_measures(pipeline: Pipeline) -> None:
+    metrics = read_metrics(pipeline.path("train/metrics.jsonl"))
     steps, losses = series(metrics, "train/loss")
     assert steps == list(range(2, STEPS))  # Levanter does not report the first two
     assert sum(losses[-5:]) < sum(losses[:5]) - 2.0
     eval_steps, eval_losses = series(metrics, "eval/loss")
     assert eval_steps == [STEPS // 2, STEPS - 1] and eval_losses[1] < eval_losses[0]
-    assert list((night.root / "compilation-cache").iterdir())
+    assert list((pipeline.root / "compilation-cache").iterdir())
 
 
-def compiled_steps(night: Night) -> set[str]:
-    """Return the training steps that the night's processes compiled so far."""
-    return {path.name for path in (night.root / "compilation-cache").glob("jit__train_step-*-cache")}
+def compiled_steps(pipeline: Pipeline) -> set[str]:
+    """Return the training steps that the steps' processes compiled so far."""
+    return {path.name for path in (pipeline.root / "compilation-cache").glob("jit__train_step-*-cache")}
 
 
 Losses = tuple[list[int], list[float]]
@@ -188,20 +188,20 @@ Losses = tuple[list[int], list[float]]
 
 
 @pytest.fixture(scope="module")
-def undisturbed(night: Night) -> Losses:
+def baseline(pipeline: Pipeline) -> Losses:
     """Return the losses of a long baseline run in two processes."""
-    results_of(night.start_hosts("long", **LONG))
-    return losses_of(night, "long")
+    results_of(pipeline.start_hosts("long", **LONG))
+    return losses_of(pipeline, "long")
 
 
-def losses_of(night: Night, name: str) -> Losses:
-    return series(read_metrics(night.path(f"{name}/metrics.jsonl")), "train/loss")
+def losses_of(pipeline: Pipeline, name: str) -> Losses:
+    return series(read_metrics(pipeline.path(f"{name}/metrics.jsonl")), "train/loss")
 
 
 @pytest.mark.long
-def test_a_training_killed_on_both_hosts_goes_on_where_it_was(night: Night, undisturbed: Losses) -> None:
-    train_path = night.root / "killed"
-    hosts = night.start_hosts("killed", checkpoint_seconds=0.2, **LONG)
+def test_training_killed_on_both_hosts_resumes_at_checkpoint(pipeline: Pipeline, baseline: Losses) -> None:
+    train_path = pipeline.root / "killed"
+    hosts = pipeline.start_hosts("killed", checkpoint_seconds=0.2, **LONG)
     try:
         wait_for(lambda: newest_checkpoint(train_path) >= 10, hosts[0], "a checkpoint to resume from")
     finally:
@@ -212,26 +212,26 @@ def test_a_training_killed_on_both_hosts_goes_on_where_it_was(night: Night, undi
     assert not (train_path / "result.json").exists(), "it was too fast to be killed"
     checkpoint = newest_checkpoint(train_path)
     before = len((train_path / "metrics.jsonl").read_text().splitlines())
-    compiled = compiled_steps(night)
+    compiled = compiled_steps(pipeline)
 
-    result = results_of(night.start_hosts("killed", **LONG))[0]
-    assert compiled_steps(night) == compiled, "a restarted training compiles no step again"
+    result = results_of(pipeline.start_hosts("killed", **LONG))[0]
+    assert compiled_steps(pipeline) == compiled, "a restarted training compiles no step again"
     after = [json.loads(line) for line in (train_path / "metrics.jsonl").read_text().splitlines()[before:]]
     resumed_at = min(row["step"] for row in after if "train/loss" in row)
     assert resumed_at == checkpoint + 1
-    for found, expected in zip(losses_of(night, "killed"), undisturbed, strict=True):
+    for found, expected in zip(losses_of(pipeline, "killed"), baseline, strict=True):
         assert found[-10:] == expected[-10:]  # to the last bit
     assert any(line.startswith("step 60/60  loss") for line in result["printed"])
 
 
 @pytest.mark.long
 def test_notice_makes_hosts_save_same_step_without_loss(
-    night: Night, undisturbed: Losses, monkeypatch: pytest.MonkeyPatch
+    pipeline: Pipeline, baseline: Losses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    notice = night.path("notice.json")
+    notice = pipeline.path("notice.json")
     monkeypatch.setenv(NOTICE_VARIABLE, notice)
-    hosts = night.start_hosts("noticed", **LONG)
-    metrics = night.root / "noticed/metrics.jsonl"
+    hosts = pipeline.start_hosts("noticed", **LONG)
+    metrics = pipeline.root / "noticed/metrics.jsonl"
     try:
         wait_for(lambda: metrics.exists() and metrics.read_text().count("\n") >= 10, hosts[0], "steps to interrupt")
         write_notice(notice, Notice(time.time() + 30, "preempted"))
@@ -240,72 +240,72 @@ def test_notice_makes_hosts_save_same_step_without_loss(
         for host in hosts:
             host.kill()
     assert [host.returncode for host in hosts] == [NOTICED, NOTICED], errors
-    saved = newest_checkpoint(night.root / "noticed")
+    saved = newest_checkpoint(pipeline.root / "noticed")
     assert saved == json.loads(metrics.read_text().splitlines()[-1])["step"]
 
     os.remove(notice)
-    results_of(night.start_hosts("noticed", **LONG))
+    results_of(pipeline.start_hosts("noticed", **LONG))
     rows = [json.loads(line) for line in metrics.read_text().splitlines()]
     assert [row["step"] for row in rows if "train/loss" in row] == list(range(2, 60))  # none of them twice
-    assert losses_of(night, "noticed") == undisturbed  # to the last bit
+    assert losses_of(pipeline, "noticed") == baseline  # to the last bit
 
 
-def test_a_finished_training_is_not_run_again(night: Night) -> None:
-    metrics = (night.root / "train/metrics.jsonl").read_bytes()
-    result = night.run(TRAIN, **night.train_settings("train"))
-    assert result == json.loads((night.root / "train/result.json").read_text()) | {"printed": []}
-    assert (night.root / "train/metrics.jsonl").read_bytes() == metrics
+def test_finished_training_is_not_repeated(pipeline: Pipeline) -> None:
+    metrics = (pipeline.root / "train/metrics.jsonl").read_bytes()
+    result = pipeline.run(TRAIN, **pipeline.train_settings("train"))
+    assert result == json.loads((pipeline.root / "train/result.json").read_text()) | {"printed": []}
+    assert (pipeline.root / "train/metrics.jsonl").read_bytes() == metrics
 
 
-def test_training_killed_after_last_checkpoint_only_exports(night: Night) -> None:
-    shutil.copytree(night.path("train"), night.path("late"))
-    shutil.rmtree(night.path("late/hf"))
-    (night.root / "late/result.json").unlink()
-    result = night.run(TRAIN, **night.train_settings("late"))
-    before = json.loads((night.root / "train/result.json").read_text())
+def test_training_killed_after_last_checkpoint_only_exports(pipeline: Pipeline) -> None:
+    shutil.copytree(pipeline.path("train"), pipeline.path("late"))
+    shutil.rmtree(pipeline.path("late/hf"))
+    (pipeline.root / "late/result.json").unlink()
+    result = pipeline.run(TRAIN, **pipeline.train_settings("late"))
+    before = json.loads((pipeline.root / "train/result.json").read_text())
     where = {"devices": 1}  # devices of the attempt that ended it
-    told, checkpoint, export = result.pop("printed")
+    trained, checkpoint, export = result.pop("printed")
     assert result | {"settings": before["settings"]} == before | where
-    assert told.startswith(f"trained late: {STEPS} steps, loss ")
+    assert trained.startswith(f"trained late: {STEPS} steps, loss ")
     assert checkpoint.endswith(f"/late/checkpoints/step-{STEPS - 1}") and export.endswith("/late/hf")
-    exported = [(night.root / name / "hf/model.safetensors").read_bytes() for name in ("train", "late")]
+    exported = [(pipeline.root / name / "hf/model.safetensors").read_bytes() for name in ("train", "late")]
     assert exported[0] == exported[1]
 
 
 @pytest.mark.long
-def test_training_waits_for_last_checkpoint_before_export(night: Night) -> None:
-    settings = night.train_settings("slow") | {"num_train_steps": 10, "max_eval_batches": 1}
-    result_of(night.start(TRAIN, settings, code=SLOW_STORE + STEP))  # the process ends right after train_lm
-    assert newest_checkpoint(night.root / "slow") == 9
+def test_training_waits_for_last_checkpoint_before_export(pipeline: Pipeline) -> None:
+    settings = pipeline.train_settings("slow") | {"num_train_steps": 10, "max_eval_batches": 1}
+    result_of(pipeline.start(TRAIN, settings, code=SLOW_STORE + STEP))  # the process ends right after train_lm
+    assert newest_checkpoint(pipeline.root / "slow") == 9
 
 
 @pytest.mark.long
-def test_one_host_ignores_incomplete_checkpoint_of_two_hosts(night: Night) -> None:
-    shutil.copytree(night.path("train/checkpoints"), night.path("half/checkpoints"))
-    (night.root / f"half/checkpoints/step-{STEPS - 1}/metadata.json").unlink()
-    assert newest_checkpoint(night.root / "half") == -1
-    result = night.run(TRAIN, **night.train_settings("half"))
-    before = json.loads((night.root / "train/result.json").read_text())
+def test_one_host_ignores_incomplete_checkpoint_of_two_hosts(pipeline: Pipeline) -> None:
+    shutil.copytree(pipeline.path("train/checkpoints"), pipeline.path("half/checkpoints"))
+    (pipeline.root / f"half/checkpoints/step-{STEPS - 1}/metadata.json").unlink()
+    assert newest_checkpoint(pipeline.root / "half") == -1
+    result = pipeline.run(TRAIN, **pipeline.train_settings("half"))
+    before = json.loads((pipeline.root / "train/result.json").read_text())
     assert result["eval_loss"] == pytest.approx(before["eval_loss"], rel=1e-3)
-    assert (night.root / "half/hf/model.safetensors").exists()
+    assert (pipeline.root / "half/hf/model.safetensors").exists()
 
 
-def test_checkpoint_and_export_agree_with_the_training(night: Night, results: dict[str, Any]) -> None:
-    training = json.loads((night.root / "train/result.json").read_text())
+def test_evaluation_of_checkpoint_and_export_matches_training(pipeline: Pipeline, results: dict[str, Any]) -> None:
+    training = json.loads((pipeline.root / "train/result.json").read_text())
     assert results["hf"]["loss"] == pytest.approx(results["checkpoint"]["loss"], rel=1e-5)
     assert results["hf"]["bpb"] == pytest.approx(results["checkpoint"]["bpb"], rel=1e-5)
     assert results["checkpoint"]["loss"] == pytest.approx(training["eval_loss"], rel=1e-4)
-    on_disk = json.loads((night.root / "eval/results.json").read_text())
+    on_disk = json.loads((pipeline.root / "eval/results.json").read_text())
     assert on_disk == {name: value for name, value in results.items() if name != "printed"}
     assert results["printed"][0].startswith("evaluated train on ")
 
 
-def test_bits_per_byte_count_the_bytes_of_the_validation_text(night: Night, results: dict[str, Any]) -> None:
+def test_bits_per_byte_use_bytes_of_validation_text(pipeline: Pipeline, results: dict[str, Any]) -> None:
     from tokenizers import Tokenizer
 
-    tokenizer = Tokenizer.from_file(night.path("tokenizer/tokenizer.json"))
+    tokenizer = Tokenizer.from_file(pipeline.path("tokenizer/tokenizer.json"))
     end = tokenizer.token_to_id("<|endoftext|>")
-    texts = [document.text for document in read_documents(night.path("clean/validation"))]
+    texts = [document.text for document in read_documents(pipeline.path("clean/validation"))]
     # Levanter puts a space before every end of text. It predicts all tokens of a sequence but the first.
     tokens = [token for text in texts for token in [*tokenizer.encode(text + " ").ids, end]]
     sequences = len(tokens) // SEQ_LEN
@@ -319,28 +319,24 @@ def test_bits_per_byte_count_the_bytes_of_the_validation_text(night: Night, resu
     assert results["checkpoint"]["bpb"] == pytest.approx(bits / results["bytes"], rel=1e-9)
 
 
-def test_the_sample_goes_on_with_the_prompt(results: dict[str, Any]) -> None:
-    assert results["sample"].startswith("def ")
-    assert len(results["sample"]) > 40
-
-
-def test_the_report_shows_losses_curve_and_sample(night: Night, results: dict[str, Any]) -> None:
-    inputs = {"train_path": night.path("train"), "eval_path": night.path("eval")}
-    result = write_report(ReportConfig(**inputs, output_path=night.path("report"), title="Night of the test"))
+def test_report_shows_losses_curve_and_sample_after_prompt(pipeline: Pipeline, results: dict[str, Any]) -> None:
+    assert results["sample"].startswith("def ") and len(results["sample"]) > 40
+    inputs = {"train_path": pipeline.path("train"), "eval_path": pipeline.path("eval")}
+    result = write_report(ReportConfig(**inputs, output_path=pipeline.path("report"), title="Title of the test"))
     assert result["loss"] == results["checkpoint"]["loss"]
-    text = (night.root / "report/report.md").read_text()
-    assert text.startswith("# Night of the test\n")
+    text = (pipeline.root / "report/report.md").read_text()
+    assert text.startswith("# Title of the test\n")
     assert f"{results['checkpoint']['bpb']:.4f}" in text and results["sample"] in text and "`num_train_steps`" in text
-    picture = (night.root / "report/loss_curve.png").read_bytes()
+    picture = (pipeline.root / "report/loss_curve.png").read_bytes()
     assert picture.startswith(b"\x89PNG") and len(picture) > 10_000
 
 
-def test_training_refuses_what_cannot_work(night: Night) -> None:
+def test_training_checks_batch_size_against_real_devices(pipeline: Pipeline) -> None:
     """The function checks the real devices, which ``preflight`` only expects."""
-    settings = night.train_settings("refused") | {"batch_size": 3}
+    settings = pipeline.train_settings("refused") | {"batch_size": 3}
     two = "import jax; jax.config.update('jax_num_cpu_devices', 2)\n"
     env = os.environ | {"XLA_FLAGS": ""}
-    process = night.python.start(two + STEP, *TRAIN, json.dumps(settings), env=env)
+    process = pipeline.python.start(two + STEP, *TRAIN, json.dumps(settings), env=env)
     errors = process.communicate(TIMEOUT)[1]
     assert process.returncode == 1
     assert "ValueError: batch_size=3 is not a positive multiple of the number of devices, 2" in errors

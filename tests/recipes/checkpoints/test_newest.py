@@ -16,7 +16,7 @@ from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 FILES = {"manifest.ocdbt": b"tree", "d/one": b"weights", "d/two": b"moments", "metadata.json": b"{}"}
 
 
-def made(root: str, name: str = "step-3") -> str:
+def write_checkpoint(root: str, name: str = "step-3") -> str:
     checkpoint = f"{root}/{name}"
     fs, path = fsspec.core.url_to_fs(checkpoint)
     for file, content in FILES.items():
@@ -26,11 +26,11 @@ def made(root: str, name: str = "step-3") -> str:
     return checkpoint
 
 
-def complete(root: str, step: int, said: Any = None) -> str:
-    """Write a checkpoint that Levanter considers complete; its metadata states the step ``said``."""
-    checkpoint = made(root, f"step-{step}")
+def write_complete(root: str, step: int, stated: Any = None) -> str:
+    """Write a checkpoint that Levanter considers complete; its metadata states the step ``stated``."""
+    checkpoint = write_checkpoint(root, f"step-{step}")
     fs, path = fsspec.core.url_to_fs(f"{checkpoint}/metadata.json")
-    metadata = {"step": step if said is None else said, "timestamp": "2026-01-01T00:00:00"}
+    metadata = {"step": step if stated is None else stated, "timestamp": "2026-01-01T00:00:00"}
     fs.pipe_file(path, json.dumps(metadata).encode())
     return checkpoint
 
@@ -51,7 +51,7 @@ def complete(root: str, step: int, said: Any = None) -> str:
 def test_missing_cut_or_changed_file_is_named(
     root: str, name: str, content: bytes | None, sentence: str | None
 ) -> None:
-    checkpoint = made(root)
+    checkpoint = write_checkpoint(root)
     assert damage(checkpoint) is None
     fs, path = fsspec.core.url_to_fs(f"{checkpoint}/{name}")
     fs.rm_file(path) if content is None else fs.pipe_file(path, content)
@@ -59,7 +59,7 @@ def test_missing_cut_or_changed_file_is_named(
 
 
 def test_checkpoint_without_file_list_needs_data(tmp_path: Path) -> None:
-    checkpoint = made(str(tmp_path))
+    checkpoint = write_checkpoint(str(tmp_path))
     (tmp_path / "step-3/files.json").unlink()
     assert damage(checkpoint) is None
     (tmp_path / "step-3/manifest.ocdbt").unlink()
@@ -67,20 +67,20 @@ def test_checkpoint_without_file_list_needs_data(tmp_path: Path) -> None:
 
 
 def test_copy_undamaged_but_incomplete_until_metadata_written(root: str, tmp_path: Path) -> None:
-    copy_files(made(root), str(tmp_path / "copy"))
+    copy_files(write_checkpoint(root), str(tmp_path / "copy"))
     assert damage(str(tmp_path / "copy")) is None
     assert not (tmp_path / "copy/metadata.json").exists()
 
 
 def test_cloud_storage_reads_no_data_to_find_damage(cloud: LocalCloudStorage) -> None:
-    checkpoint = made("gs://bucket", "unread")
+    checkpoint = write_checkpoint("gs://bucket", "unread")
     cloud.requests.clear()
     assert damage(checkpoint) is None
     assert cloud.requests["read"] == 1  # the list itself
 
 
 def test_removal_of_checkpoint_is_idempotent(root: str) -> None:
-    checkpoint = made(root)
+    checkpoint = write_checkpoint(root)
     remove_checkpoint(checkpoint)
     fs, path = fsspec.core.url_to_fs(checkpoint)
     fs.invalidate_cache()
@@ -100,9 +100,9 @@ def test_removal_of_checkpoint_is_idempotent(root: str) -> None:
     ],
 )
 def test_checkpoint_with_metadata_invalid_to_levanter_rewritten(tmp_path: Path, metadata: str) -> None:
-    checkpoint = Path(made(str(tmp_path)))
+    checkpoint = Path(write_checkpoint(str(tmp_path)))
     (checkpoint / "metadata.json").write_text('{"step": 3, "timestamp": "2026-01-01T00:00:00"}')
-    sound = complete(str(tmp_path), 2)
+    sound = write_complete(str(tmp_path), 2)
     assert resume.damaged_checkpoints([str(tmp_path)]) == {}
     (checkpoint / "metadata.json").write_text(metadata)
     resume.clean_up_checkpoints([str(tmp_path)])
@@ -113,7 +113,7 @@ def test_checkpoint_with_metadata_invalid_to_levanter_rewritten(tmp_path: Path, 
 @pytest.mark.parametrize("file", ["metadata.json", "manifest.ocdbt", "files.json"])
 def test_damage_of_every_checkpoint_fails_and_removes_nothing(tmp_path: Path, file: str) -> None:
     """Else the training would start again at step 0, and end well."""
-    checkpoints = [complete(str(tmp_path), step) for step in (3, 5)]
+    checkpoints = [write_complete(str(tmp_path), step) for step in (3, 5)]
     (tmp_path / "step-7").mkdir()  # its training was killed while it wrote this one
     for checkpoint in checkpoints:
         (Path(checkpoint) / file).write_bytes(b"{")
@@ -131,7 +131,7 @@ def test_resume_skips_and_removes_checkpoint_with_wrong_step(
 ) -> None:
     """Levanter would load another checkpoint, or end the training for a step after the last."""
     root = str(tmp_path)
-    sound, untrue = complete(root, 3), complete(root, 5, said=step)
+    sound, untrue = write_complete(root, 3), write_complete(root, 5, stated=step)
     resume.clean_up_checkpoints([root])
     assert not Path(untrue).exists()
     assert capsys.readouterr().out.startswith(f"removed the damaged checkpoint {untrue}: it is of step ")
@@ -142,7 +142,7 @@ def test_resume_skips_and_removes_checkpoint_with_wrong_step(
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [7, -7])
 def test_metadata_beside_checkpoints_removes_none(tmp_path: Path, step: int) -> None:
-    sound = complete(str(tmp_path), 3)
+    sound = write_complete(str(tmp_path), 3)
     (tmp_path / "metadata.json").write_text(json.dumps({"step": step, "timestamp": "2026-01-01T00:00:00"}))
     resume.clean_up_checkpoints([str(tmp_path)])
     found = resume.newest_checkpoint([str(tmp_path)])

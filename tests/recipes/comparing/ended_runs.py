@@ -17,33 +17,35 @@ from tradewind.serialization.spec import step_spec
 from tradewind.steps import ResolvedStep, resolve
 
 
-def made(folder: Path, name: str, result: Any, config: Any = None, curve: str = "") -> str:
+def write_run(folder: Path, name: str, result: Any, config: Any = None, curve: str = "") -> str:
     """Write the output of a step that ended with this result; return its path."""
-    return ended(resolve([ExecutorStep(name, posixpath.join, config or {})], str(folder)).steps[-1], result, curve)
+    step = resolve([ExecutorStep(name, posixpath.join, config or {})], str(folder)).steps[-1]
+    return write_output(step, result, curve)
 
 
-def ended(step: ResolvedStep, result: Any = None, curve: str = "") -> str:
+def write_output(step: ResolvedStep, result: Any = None, curve: str = "") -> str:
     """Write the output of ``step`` with its function's result and metrics lines; return its path."""
-    turns, turn = _claimed(step)
+    leases, claim = _claim(step)
     if result is not None:
         Path(step.output_path, ".artifact.json").write_text(json.dumps(result))
     if curve:
         Path(step.output_path, "metrics.jsonl").write_text(curve)
     Path(step.output_path, "data").touch()
     store = LeaseStore(step.output_path)
-    store.change(store.take_over(turn.attempt.job, "keeper"), phase=Phase.COMMITTED, digest="d", witness="data")
-    return turns.path
+    store.change(store.take_over(claim.attempt.job, "owner"), phase=Phase.COMMITTED, digest="d", witness="data")
+    return leases.path
 
 
-def failed(folder: Path, name: str, message: str) -> str:
+def write_failed_run(folder: Path, name: str, message: str) -> str:
+    """Write the output of a step that failed with a ``ValueError``; return its path."""
     step = resolve([ExecutorStep(name, posixpath.join, {})], str(folder)).steps[-1]
-    turns, turn = _claimed(step)
-    turns.end_unstarted(turn.attempt.job, AttemptOutcome.FAILED, AttemptError("ValueError", message))
-    return turns.path
+    leases, claim = _claim(step)
+    leases.end_unstarted(claim.attempt.job, AttemptOutcome.FAILED, AttemptError("ValueError", message))
+    return leases.path
 
 
-def _claimed(step: ResolvedStep) -> tuple[StepLease, Any]:
-    turns = StepLease(step, {"dag": "d"})
-    turn = turns.claim(None, lambda: step_spec(step, CodeFolder(Path("/nowhere"))))
-    assert turn is not None
-    return turns, turn
+def _claim(step: ResolvedStep) -> tuple[StepLease, Any]:
+    leases = StepLease(step, {"dag": "d"})
+    claim = leases.claim(None, lambda: step_spec(step, CodeFolder(Path("/nowhere"))))
+    assert claim is not None
+    return leases, claim

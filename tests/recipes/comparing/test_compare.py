@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.recipes.comparing.ended_runs import ended, failed, made
+from tests.recipes.comparing.ended_runs import write_failed_run, write_output, write_run
 from tradewind import ExecutorStep, InputName, experiment_dag, this_output_path, versioned
 from tradewind.recipes.comparing.best import best_output, best_setting, read_setting
 from tradewind.recipes.comparing.compare import CompareConfig, compare_runs
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 def trained(folder: Path, rate: float, loss: float) -> str:
     rows = [{"step": 0, "time": 1.0, "eval/loss": 5.0}, {"step": 9, "time": 2.0, "eval/loss": loss}]
-    return made(
+    return write_run(
         folder,
         f"lr-{rate}",
         {"eval_loss": loss, "train_loss": loss - 0.1, "tokens": 100, "settings": {"seed": 0}},
@@ -68,10 +68,8 @@ def test_later_step_uses_setting_and_output_of_best_run(tmp_path: Path) -> None:
     one, other = (ExecutorStep("s", posixpath.join, {"a": best_setting(comparison, name)}) for name in ("lr", "seed"))
     assert len({step.hash for step in resolve([one, other], "/p").steps if step.name == "s"}) == 2, "which one counts"
     written = Encoder(CodeFolder(Path("/nowhere"))).encode(resolved.config, "config")
-    made_here = json.loads(
-        json.dumps(written).replace(str(resolved.dependencies[0].output_path), str(tmp_path / "out"))
-    )
-    taken = decode(made_here)
+    encoded = json.loads(json.dumps(written).replace(str(resolved.dependencies[0].output_path), str(tmp_path / "out")))
+    taken = decode(encoded)
     assert (taken.learning_rate, taken.initialize_from) == (0.01, runs["lr=0.01"])
 
 
@@ -105,9 +103,9 @@ def test_same_runs_give_same_picture(tmp_path: Path) -> None:
 def test_runs_without_result_named_and_others_compared(tmp_path: Path) -> None:
     runs = {
         "good": trained(tmp_path, 0.1, 3.0),
-        "bad": failed(tmp_path, "bad", "a rate\nabove all"),
+        "bad": write_failed_run(tmp_path, "bad", "a rate\nabove all"),
         "never": str(tmp_path / "never-1"),
-        "odd": made(tmp_path, "odd", ["no number"]),
+        "odd": write_run(tmp_path, "odd", ["no number"]),
     }
     with pytest.raises(MissingRunsError) as error:
         compare_runs(config(tmp_path, runs))
@@ -121,7 +119,7 @@ def test_runs_without_result_named_and_others_compared(tmp_path: Path) -> None:
 
 def test_nothing_written_when_no_run_has_result(tmp_path: Path) -> None:
     with pytest.raises(MissingRunsError, match=r"1 of 1 runs have no result: bad \(failed: ValueError: no\)\.$"):
-        compare_runs(config(tmp_path, {"bad": failed(tmp_path, "bad", "no")}))
+        compare_runs(config(tmp_path, {"bad": write_failed_run(tmp_path, "bad", "no")}))
     assert not (tmp_path / "out").exists()
 
 
@@ -133,7 +131,7 @@ def test_many_missing_runs_are_counted(tmp_path: Path) -> None:
 
 def test_diverged_runs_come_last_in_both_orders(tmp_path: Path) -> None:
     values = {"a": 1.0, "b": float("nan"), "c": 3.0, "d": float("inf")}
-    runs = {label: made(tmp_path, label, {"score": value}) for label, value in values.items()}
+    runs = {label: write_run(tmp_path, label, {"score": value}) for label, value in values.items()}
     for higher, order in ((False, ["a", "c"]), (True, ["c", "a"])):
         result = compare_runs(config(tmp_path, runs, metric="score", higher_is_better=higher))
         assert (result["best"], list(result["runs"])[:2]) == (order[0], order)
@@ -145,8 +143,8 @@ def test_dependency_settings_used_where_run_has_none(tmp_path: Path) -> None:
     for seed in (8, 9):
         step = ExecutorStep(f"e{seed}", posixpath.join, {"from": InputName(below, None), "seed": versioned(seed)})
         experiment = resolve([step], str(tmp_path))
-        made(tmp_path, "below", {"n": 1}, below.config) if seed == 8 else None
-        ended(experiment.of(step))
+        write_run(tmp_path, "below", {"n": 1}, below.config) if seed == 8 else None
+        write_output(experiment.of(step))
     paths = {folder.name[:2]: str(folder) for folder in tmp_path.glob("e?-*")}
     runs, missing = read_runs(dict(sorted(paths.items())))
     assert missing == [] and [run.settings for run in runs] == [{"seed": 8, "rate": 1}, {"seed": 9, "rate": 1}]

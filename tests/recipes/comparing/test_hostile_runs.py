@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.recipes.comparing.ended_runs import failed, made
+from tests.recipes.comparing.ended_runs import write_failed_run, write_run
 from tradewind.recipes.comparing.compare import CompareConfig, compare_runs
 from tradewind.recipes.comparing.reading import MAX_NUMBERS, read_runs
 from tradewind.recipes.comparing.runs import MissingRunsError, escape_math, is_drawable
@@ -25,7 +25,7 @@ GOOD = {"eval_loss": 1.5, "model_flops": 1e9}
 
 
 def compared(folder: Path, **runs: str) -> dict[str, Any]:
-    return compare_runs(CompareConfig({"good": made(folder, "good", GOOD), **runs}, str(folder / "out")))
+    return compare_runs(CompareConfig({"good": write_run(folder, "good", GOOD), **runs}, str(folder / "out")))
 
 
 @pytest.mark.parametrize(
@@ -39,13 +39,13 @@ def compared(folder: Path, **runs: str) -> dict[str, Any]:
     ],
 )
 def test_invalid_metrics_do_not_block_comparison(tmp_path: Path, line: str) -> None:
-    assert compared(tmp_path, odd=made(tmp_path, "odd", GOOD | {"eval_loss": 2.0}, curve=line))["best"] == "good"
+    assert compared(tmp_path, odd=write_run(tmp_path, "odd", GOOD | {"eval_loss": 2.0}, curve=line))["best"] == "good"
     assert (tmp_path / "out" / "comparison.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("value", [1.7e308, -1.7e308])
 def test_number_beyond_any_axis_is_only_in_table(tmp_path: Path, value: float) -> None:
-    odd = made(tmp_path, "odd", {"eval_loss": value, "model_flops": value})
+    odd = write_run(tmp_path, "odd", {"eval_loss": value, "model_flops": value})
     assert compared(tmp_path, odd=odd)["runs"]["odd"] == value
     runs = {"good": str(next(tmp_path.glob("good-*"))), "odd": odd}
     write_leaderboard(LeaderboardConfig(runs, str(tmp_path / "board")))
@@ -54,11 +54,11 @@ def test_number_beyond_any_axis_is_only_in_table(tmp_path: Path, value: float) -
 
 def test_integer_beyond_float_is_no_result(tmp_path: Path) -> None:
     with pytest.raises(MissingRunsError, match=r"1 of 2 runs have no result: odd \(returned no 'eval_loss'"):
-        compared(tmp_path, odd=made(tmp_path, "odd", {"eval_loss": HUGE, "n": 1}))
+        compared(tmp_path, odd=write_run(tmp_path, "odd", {"eval_loss": HUGE, "n": 1}))
 
 
 def test_columns_of_a_run_are_bounded(tmp_path: Path) -> None:
-    many = made(tmp_path, "many", {f"{'k' * 1000}{number}\x1b": number for number in range(1000)})
+    many = write_run(tmp_path, "many", {f"{'k' * 1000}{number}\x1b": number for number in range(1000)})
     [run], _ = read_runs({"many": many})
     assert len(run.results) <= MAX_NUMBERS
     assert all(name.isprintable() and len(name) <= 300 for name in run.results)
@@ -73,14 +73,14 @@ def test_columns_of_a_run_are_bounded(tmp_path: Path) -> None:
     ],
 )
 def test_invalid_info_file_does_not_block_comparison(tmp_path: Path, field: str, value: Any) -> None:
-    odd = made(tmp_path, "odd", GOOD)
+    odd = write_run(tmp_path, "odd", GOOD)
     Path(odd, INFO_FILE).write_text(json.dumps({"name": "odd", field: value}))
     compared(tmp_path, odd=odd)
     assert "\x1b" not in (tmp_path / "out" / "comparison.md").read_text()
 
 
 def test_metrics_pipe_or_link_is_not_read(tmp_path: Path) -> None:
-    odd, linked = made(tmp_path, "odd", GOOD), made(tmp_path, "linked", GOOD)
+    odd, linked = write_run(tmp_path, "odd", GOOD), write_run(tmp_path, "linked", GOOD)
     os.mkfifo(Path(odd, "metrics.jsonl"))
     elsewhere = tmp_path / "elsewhere.jsonl"
     elsewhere.write_text('{"step": 1, "eval/loss": 1.0}')
@@ -91,7 +91,7 @@ def test_metrics_pipe_or_link_is_not_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("label", [r"$\frac{$", "a $b$ c", "_hidden", "x" * 5000])
 def test_label_is_drawn_literally(tmp_path: Path, label: str) -> None:
-    runs = {label: made(tmp_path, "one", GOOD), "other": made(tmp_path, "two", GOOD)}
+    runs = {label: write_run(tmp_path, "one", GOOD), "other": write_run(tmp_path, "two", GOOD)}
     compare_runs(CompareConfig(runs, str(tmp_path / "out"), title=label))
     write_leaderboard(LeaderboardConfig(runs, str(tmp_path / "board"), title=label))
     assert escape_math(label).replace(r"\$", "").count("$") == 0 and len(escape_math(label)) <= 120
@@ -100,7 +100,7 @@ def test_label_is_drawn_literally(tmp_path: Path, label: str) -> None:
 def test_author_text_escaped_in_page_csv_and_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     author = {"name": "=HYPERLINK(1)\x1b[2J", "url": 7}
     told = f"<img src=x onerror=alert(1)> [x](javascript:1) {'y' * 10_000}\x1b]0;x\x07"
-    run = made(tmp_path, "run", GOOD | {"author": author, "description": told})
+    run = write_run(tmp_path, "run", GOOD | {"author": author, "description": told})
     write_leaderboard(LeaderboardConfig({"run": run}, str(tmp_path / "out")))
     page = (tmp_path / "out" / "leaderboard.md").read_text()
     assert r"\<img" in page and r"\[x\](javascript" in page and "y" * 301 not in page
@@ -111,7 +111,7 @@ def test_author_text_escaped_in_page_csv_and_terminal(tmp_path: Path, capsys: py
 
 def test_error_of_a_run_is_escaped(tmp_path: Path) -> None:
     with pytest.raises(MissingRunsError) as told:
-        compared(tmp_path, bad=failed(tmp_path, "bad", "<script>\x1b[2J"))
+        compared(tmp_path, bad=write_failed_run(tmp_path, "bad", "<script>\x1b[2J"))
     assert "\x1b" not in str(told.value)
     assert r"- bad: failed: ValueError: \<script>?\[2J" in (tmp_path / "out" / "comparison.md").read_text()
 

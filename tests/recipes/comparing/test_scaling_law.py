@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.recipes.comparing.ended_runs import failed, made
+from tests.recipes.comparing.ended_runs import write_failed_run, write_run
 from tradewind import experiment_dag
 from tradewind.recipes.comparing.fit_scaling_law import ScalingLawConfig, fit_scaling_law
 from tradewind.recipes.comparing.runs import MissingRunsError
@@ -74,7 +74,7 @@ def suite(folder: Path) -> dict[str, str]:
     """Write the outputs of trainings whose losses follow a law of their size; return them by label."""
     law = ScalingLaw(2.0, PowerTerm(100.0, 0.3), None)
     results = {f"{size:g}": {"eval_loss": law.loss(size, 1), "parameters": size, "tokens": 1e9} for size in SIZES}
-    return {label: made(folder, f"size-{label}", result) for label, result in results.items()}
+    return {label: write_run(folder, f"size-{label}", result) for label, result in results.items()}
 
 
 def config(folder: Path, runs: dict[str, str], **options: Any) -> ScalingLawConfig:
@@ -94,7 +94,7 @@ def test_trainings_give_law_page_and_picture(tmp_path: Path) -> None:
 
 def test_budget_is_answered_by_law_in_both_terms(tmp_path: Path) -> None:
     results = [{"loss": each.loss, "n": each.parameters, "d": each.tokens} for each in points(CHINCHILLA)]
-    runs = {f"r{number}": made(tmp_path, f"r{number}", result) for number, result in enumerate(results)}
+    runs = {f"r{number}": write_run(tmp_path, f"r{number}", result) for number, result in enumerate(results)}
     fit_scaling_law(config(tmp_path, runs, loss="loss", parameters="n", tokens="d", budgets=[1e21]))
     [best] = json.loads((tmp_path / "out" / "scaling_law.json").read_text())["best"]
     assert (best["parameters"], best["tokens"]) == pytest.approx(CHINCHILLA.best_for(1e21), rel=1e-2)
@@ -103,9 +103,9 @@ def test_budget_is_answered_by_law_in_both_terms(tmp_path: Path) -> None:
 
 def test_law_fits_other_trainings_and_names_those_without_result(tmp_path: Path) -> None:
     runs = suite(tmp_path) | {
-        "bad": failed(tmp_path, "bad", "no"),
-        "nan": made(tmp_path, "nan", {"eval_loss": float("nan"), "parameters": 5, "tokens": 5}),
-        "odd": made(tmp_path, "odd", {"eval_loss": 3.0}),
+        "bad": write_failed_run(tmp_path, "bad", "no"),
+        "nan": write_run(tmp_path, "nan", {"eval_loss": float("nan"), "parameters": 5, "tokens": 5}),
+        "odd": write_run(tmp_path, "odd", {"eval_loss": 3.0}),
     }
     with pytest.raises(MissingRunsError) as error:
         fit_scaling_law(config(tmp_path, runs))

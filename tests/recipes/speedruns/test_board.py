@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.recipes.comparing.ended_runs import failed, made
+from tests.recipes.comparing.ended_runs import write_failed_run, write_run
 from tradewind import ExecutorStep, experiment_dag, versioned
 from tradewind.recipes.comparing.runs import MissingRunsError
 from tradewind.recipes.speedruns.board import LeaderboardConfig, write_leaderboard
@@ -30,7 +30,7 @@ def config(folder: Path, runs: dict[str, str] | None = None, **options: Any) -> 
     if runs is None:
         author = {"name": "Ada | Lovelace", "affiliation": "Home", "url": None}
         summary: dict[str, Any] = {"author": author, "description": "Two\nlines."}
-        runs = {label: made(folder, label, result(*numbers, **summary)) for label, numbers in RUNS.items()}
+        runs = {label: write_run(folder, label, result(*numbers, **summary)) for label, numbers in RUNS.items()}
     return LeaderboardConfig(runs, str(folder / "out"), **options)
 
 
@@ -51,7 +51,7 @@ def test_runs_ranked_under_smallest_budget_they_fit(tmp_path: Path) -> None:
 
 def test_equal_runs_share_star_and_costlier_equal_run_has_none(tmp_path: Path) -> None:
     points = {"a": (2.5, 1e6), "b": (2.5, 1e6), "dear": (2.5, 2e6), "worse": (2.6, 1e6), "nan": (float("nan"), 1e5)}
-    runs = {label: made(tmp_path, label, result(*numbers)) for label, numbers in points.items()}
+    runs = {label: write_run(tmp_path, label, result(*numbers)) for label, numbers in points.items()}
     assert write_leaderboard(config(tmp_path, runs))["runs"]["nan"] is None
     assert [row["run"] for row in table(tmp_path)] == ["a ★", "b ★", "dear", "worse", "nan"]
 
@@ -83,7 +83,7 @@ def test_board_written_as_page_picture_and_json(tmp_path: Path) -> None:
 
 
 def test_failed_run_named_and_others_ranked(tmp_path: Path) -> None:
-    runs = {"a": made(tmp_path, "a", result(3.0, 1e6)), "bad": failed(tmp_path, "bad", "no luck")}
+    runs = {"a": write_run(tmp_path, "a", result(3.0, 1e6)), "bad": write_failed_run(tmp_path, "bad", "no luck")}
     with pytest.raises(MissingRunsError, match=r"1 of 2 runs have no result: bad \(failed: ValueError: no luck\)\. "):
         write_leaderboard(config(tmp_path, runs))
     assert [row["run"] for row in table(tmp_path)] == ["a ★"]
@@ -91,7 +91,7 @@ def test_failed_run_named_and_others_ranked(tmp_path: Path) -> None:
 
 
 def test_run_without_cost_is_named_only_under_budgets(tmp_path: Path) -> None:
-    runs = {"a": made(tmp_path, "a", result(3.0, 1e6)), "free": made(tmp_path, "free", result(2.0, None))}
+    runs = {"a": write_run(tmp_path, "a", result(3.0, 1e6)), "free": write_run(tmp_path, "free", result(2.0, None))}
     with pytest.raises(MissingRunsError, match="free \\(returned no 'model_flops', but eval_loss, model_size\\)"):
         write_leaderboard(config(tmp_path, runs, budgets=[1e7]))
     summary = write_leaderboard(config(tmp_path, runs))
@@ -100,7 +100,7 @@ def test_run_without_cost_is_named_only_under_budgets(tmp_path: Path) -> None:
 
 
 def test_result_without_author_shown_without_one(tmp_path: Path) -> None:
-    runs = {"a": made(tmp_path, "a", result(3.0, 1e6, author="Ada", description=7))}
+    runs = {"a": write_run(tmp_path, "a", result(3.0, 1e6, author="Ada", description=7))}
     write_leaderboard(config(tmp_path, runs))
     assert table(tmp_path)[0]["author"] == "" and table(tmp_path)[0]["description"] == ""
 
