@@ -139,7 +139,7 @@ class BenchHead:
         yield self.there
 
     @contextmanager
-    def reach_memory(self, cluster: FleetCluster) -> Iterator[str]:
+    def reach_gcs(self, cluster: FleetCluster) -> Iterator[str]:
         yield self.ray.gcs_address
 
     def check_restartable(self, *, is_begun: bool) -> None:
@@ -236,6 +236,6 @@ def restart(head: BenchHead, folder: Path) -> list[RestoreResult]:
     cluster = load_fleet(file).cluster()
     messages: list[str] = []
     state = folder / "state"
-    backup = ClusterJobBackup(cluster, messages.append, root=state, reach=head.reach, reach_memory=head.reach_memory)
+    backup = ClusterJobBackup(cluster, messages.append, root=state, reach=head.reach, reach_gcs=head.reach_gcs)
     lock = ClusterLock(cluster.name, str(folder / "lock.json"))
     return ClusterRestart(head, lock, JobPreservation(cluster, backup, messages.append), messages.append).run()
