@@ -76,7 +76,7 @@ class HostPush:
         if has_ray is False:
             return HostPush(result.host, PushState.NO_RAY)
         if has_ray is not True or why:
-            ended = f"the command there ended with {result.code}: {error[:_MAX_WHY_CHARS] or 'without output'}"
+            ended = f"the command there ended with {result.code}: {error[:_MAX_WHY_CHARS] or 'no output'}"
             return HostPush(result.host, PushState.FAILED, why=why or result.why or ended)
         done = PushState.WOULD_WRITE if is_dry else PushState.WRITTEN
         return HostPush(result.host, done if changed or removed else PushState.SAME, changed, removed, restart)

@@ -108,7 +108,7 @@ def connection_loss_reason(output: str, host: SshHost) -> str:
         )
     else:
         lines = [line for line in output.splitlines() if line.strip()]
-        last = lines[-1][:_MAX_WHY_CHARS] if lines else "without output"
+        last = lines[-1][:_MAX_WHY_CHARS] if lines else "no output"
         why = f"ssh to {host.name} at {host.address} ended: {last}"
     return f"Cluster {host.cluster}: {why}"
 
