@@ -44,11 +44,11 @@ ALL_FREE = {"1": {"TPU": 4.0, "TPU-v4-16-head": 1.0}, "2": {"TPU": 4.0}, "3": {"
         ({"3": {}}, {"a"}),  # Ray does not report free chips
     ],
 )
-def test_a_slice_is_free_when_nothing_is_taken_on_any_host(taken: dict[str, Any], free: set[str]) -> None:
+def test_slice_is_free_when_no_host_is_in_use(taken: dict[str, Any], free: set[str]) -> None:
     assert free_slices(HOSTS, ALL_FREE | taken) == free
 
 
-def test_a_host_that_is_in_no_slice_is_never_free() -> None:
+def test_host_outside_slices_is_never_free() -> None:
     assert free_slices([Node("9", "10.0.0.9", 1, {}, {"TPU": 4.0})], {"9": {"TPU": 4.0}}) == set()
 
 
@@ -80,21 +80,21 @@ def test_sweep_kills_chip_holder_and_removes_lock_file_if_free(chips: Path) -> N
     assert process.poll() is None and Path(orphans.LOCKFILE).exists()
     assert dry.done == (f"would end process {process.pid} (python)", "would remove the lock file")
     assert (in_use.use, in_use.done) == ("in use", ())
-    care = sweep_host("10.0.0.1", "a", True, False, 0.0)
+    report = sweep_host("10.0.0.1", "a", True, False, 0.0)
     assert process.wait(limit_s()) == -signal.SIGKILL and not Path(orphans.LOCKFILE).exists()
-    assert care.done == (f"ended process {process.pid} (python)", "removed the lock file")
-    assert (care.use, care.problem) == ("free", "")
+    assert report.done == (f"ended process {process.pid} (python)", "removed the lock file")
+    assert (report.use, report.problem) == ("free", "")
     assert sweep_host("10.0.0.1", "a", True, False, 0.0).done == ()
 
 
-def test_what_cannot_be_removed_is_a_problem(chips: Path) -> None:
+def test_undeletable_lock_file_is_problem(chips: Path) -> None:
     Path(orphans.LOCKFILE).unlink()
     Path(orphans.LOCKFILE).mkdir()  # even root cannot unlink a folder
-    care = sweep_host("10.0.0.1", "a", True, False, 0.0)
-    assert care.done == () and "cannot be deleted" in care.problem
+    report = sweep_host("10.0.0.1", "a", True, False, 0.0)
+    assert report.done == () and "cannot be deleted" in report.problem
 
 
-def test_a_disk_that_is_nearly_full_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nearly_full_disk_is_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(100e9, 96e9, 4e9))
     assert sweep_host("10.0.0.1", "a", False, False, 5.0).problem == "4.0 % of the disk are free (4.0 GB)"
     assert sweep_host("10.0.0.1", "a", False, False, 4.0).problem == ""
@@ -150,12 +150,12 @@ def cluster() -> Iterator[LocalRay]:
 def test_cluster_sweep_reports_unresponsive_host(cluster: LocalRay) -> None:
     ray = cluster
     busy, free = address(ray, "a"), address(ray, "b")
-    gone = subprocess.Popen(["true"])
-    of_the_dead = {address: orphans.process_mark(address, gone.pid) for address in (busy, free)}
-    gone.wait()
+    dead = subprocess.Popen(["true"])
+    orphan_marks = {address: orphans.process_mark(address, dead.pid) for address in (busy, free)}
+    dead.wait()
     left = {
         address: subprocess.Popen(["sleep", "600"], env={orphans.MARK: mark, "PATH": os.environ["PATH"]})
-        for address, mark in of_the_dead.items()
+        for address, mark in orphan_marks.items()
     }
     dry, real = sweep(ray, busy, 60.0, True, False)
     assert [(row["slice"], row["use"]) for row in dry] == [("a", "in use"), ("b", "free")]

@@ -35,25 +35,26 @@ def test_installed_functions_and_class_methods_can_be_called(tmp_path: Path) -> 
     assert call_to(Holder.made).function.reference == "tests.serialization.callable_parts:Holder.made"
 
 
-def test_the_options_of_a_remote_function_go_along() -> None:
+def test_call_includes_options_of_remote_function() -> None:
     assert call_to(far, 1).function.ray_task == {"num_cpus": 0.5}
     assert call_to(doubled, Point(1)).function.ray_task is None
 
 
-@pytest.mark.parametrize("function", [functools.partial(doubled, Point(1)), Holder().method])
-def test_what_is_bound_to_values_is_refused(function: Any) -> None:
-    with pytest.raises(SpecError, match="is bound to values that cannot travel"):
-        call_to(function)
-
-
-@pytest.mark.parametrize("function", [Holder(), 5, None])
-def test_what_is_no_function_is_refused(function: Any) -> None:
-    with pytest.raises(SpecError, match="cannot be imported on a cluster"):
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (functools.partial(doubled, Point(1)), "is bound to values that cannot travel"),
+        (Holder().method, "is bound to values that cannot travel"),
+        *((value, "cannot be imported on a cluster") for value in (Holder(), 5, None)),
+    ],
+)
+def test_function_that_cannot_be_imported_is_refused(function: Any, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
         call_to(function)
 
 
 @pytest.mark.parametrize(("args", "kwargs"), [((), {}), ((1, 2), {}), ((1,), {"more": 1})])
-def test_arguments_that_the_function_does_not_take_are_refused(args: Any, kwargs: Any) -> None:
+def test_wrong_arguments_are_refused(args: Any, kwargs: Any) -> None:
     with pytest.raises(SpecError, match="callable_parts:returns cannot be called like this: "):
         call_to(returns, *args, **kwargs)
 
@@ -75,14 +76,14 @@ class Results(Sequence[Any]):
         return [Point(1), Point(2)][index]
 
 
-def test_the_results_of_a_mapped_task_arrive_as_a_list() -> None:
+def test_results_of_mapped_task_become_list() -> None:
     assert call_to(returns, Results()).load_arguments() == ([[Point(1), Point(2)]], {})
 
 
 # ---- endings
 
 
-def test_an_error_in_a_module_is_shown_without_our_frames() -> None:
+def test_traceback_omits_frames_of_tradewind() -> None:
     done = run(call_to(fails, 4), REPOSITORY)
     assert done.returncode == 1
     assert "tradewind/runtime" not in done.stderr
@@ -91,27 +92,23 @@ def test_an_error_in_a_module_is_shown_without_our_frames() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("code", "exit_code", "has_result"), [("", 0, True), ("0", 0, True), ("3", 3, False)])
-def test_an_exit_is_the_functions_own(tmp_path: Path, code: str, exit_code: int, has_result: bool) -> None:
+def test_exit_code_of_function_is_kept(tmp_path: Path, code: str, exit_code: int, has_result: bool) -> None:
     module = load_dag_file(tmp_path, f"import sys\nimport airflow\ndef f():\n    sys.exit({code})\n", f"exits{code}")
     done = run(call_to(module.f), tmp_path)
     assert done.returncode == exit_code
     assert (f"{MARKER}null" in done.stdout) is has_result
 
 
-def test_an_import_that_fails_on_the_cluster_says_what_to_do(tmp_path: Path) -> None:
+def test_failed_import_on_cluster_names_module(tmp_path: Path) -> None:
     (tmp_path / "only_here.py").write_text("")
-    sys.path.insert(0, str(tmp_path))
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(tmp_path))
         module = load_dag_file(tmp_path, "import airflow\nimport only_here\ndef f():\n    return only_here\n")
-    finally:
-        sys.path.remove(str(tmp_path))
     (tmp_path / "only_here.py").unlink()
     done = run(call_to(module.f), tmp_path)
     assert done.returncode == 1
-    assert (
-        "'f' of nightly.py cannot be set up on the cluster (ModuleNotFoundError: No module named 'only_here')"
-        in done.stderr
-    )
+    reason = "ModuleNotFoundError: No module named 'only_here'"
+    assert f"'f' of nightly.py cannot be set up on the cluster ({reason})" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -127,7 +124,7 @@ def test_result_has_its_own_line_after_partial_output(tmp_path: Path) -> None:
         assert log.read_text() == f"half\n{MARKER}1\n"
 
 
-def test_a_program_without_a_call_says_so() -> None:
+def test_missing_call_is_reported() -> None:
     env = {name: value for name, value in os.environ.items() if name != CALL_VARIABLE}
     command = [sys.executable, "-m", "tradewind.runtime.run_callable"]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
@@ -150,19 +147,16 @@ def test_small_call_is_variable_and_large_call_temporary_package() -> None:
     assert base == {"env_vars": {"A": "1"}, "py_modules": ["s3://x/y.zip"], "pip": ["numpy"]}
 
 
-def test_shipping_adds_the_package_itself() -> None:
+def test_runtime_env_includes_tradewind() -> None:
     (module,) = ship_tradewind({})["py_modules"]
     assert Path(module, "runtime", "run_callable.py").is_file()
 
 
-def test_the_program_needs_nothing_but_the_standard_library() -> None:
-    code = (
-        "import sys, tradewind.runtime.run_callable, tradewind.runtime.with_secrets\n"
-        "names = {name.partition('.')[0] for name in sys.modules} - sys.stdlib_module_names - {'tradewind'}\n"
-        "print(sorted(name for name in names if not name.startswith(('__', '_'))))\n"
+def test_job_programs_import_only_standard_library() -> None:
+    report = "import sys; print(*{name.partition('.')[0] for name in sys.modules} - sys.stdlib_module_names)"
+    imports = "import tradewind.runtime.run_callable, tradewind.runtime.with_secrets; "
+    plain, loaded = (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+        for code in (report, imports + report)
     )
-    plain = subprocess.run(
-        [sys.executable, "-c", "import sys; print(sorted(sys.modules))"], capture_output=True, text=True
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert [name for name in json.loads(done.stdout.replace("'", '"')) if name not in plain.stdout] == []
+    assert {*loaded} - {*plain} == {"tradewind"}

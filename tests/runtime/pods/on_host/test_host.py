@@ -5,8 +5,10 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
@@ -26,61 +28,72 @@ from tradewind.serialization.masking import NAMES_VARIABLE
 pytestmark = pytest.mark.slow
 
 
-def _launch(*command: str, rank: int = 0, log_dir: str | None = None, mark: str = "") -> Launch:
-    place = ProcessRank(rank=rank, num_processes=2, coordinator="127.0.0.1:1")
-    return Launch(command, {MARK: mark}, place, log_dir, f"host-{rank}.log")
-
-
-def _run(code: str, *, rank: int = 0, log_dir: str | None = None) -> tuple[list[str], Report]:
+@pytest.fixture
+def host() -> Iterator[PodHost]:
     host = PodHost()
-    host.start(_launch(sys.executable, "-c", code, rank=rank, log_dir=log_dir))
+    yield host
+    host.end()  # stop the host's own threads too
+
+
+def _launch(*command: str, rank: int = 0, log_dir: str | None = None, mark: str = "", **env: str) -> Launch:
+    place = ProcessRank(rank=rank, num_processes=2, coordinator="127.0.0.1:1")
+    return Launch(command, {MARK: mark, **env}, place, log_dir, f"host-{rank}.log")
+
+
+def _python(code: str, **options: Any) -> Launch:
+    return _launch(sys.executable, "-u", "-c", code, **options)
+
+
+def _run(launch: Launch) -> tuple[list[str], Report]:
+    """Run the process to its end; return its lines and the report with its exit code."""
+    host = PodHost()
+    host.start(launch)
     lines: list[str] = []
-    while True:
-        report = host.poll(5.0, eager=rank == 0)
+    while (report := host.poll(5.0, eager=launch.place.rank == 0)).exit_code is None:
         lines += report.lines
-        if report.exit_code is not None:
-            return [*lines, *host.end().lines], report
+    return [*lines, *report.lines, *host.end().lines], report
 
 
-def test_host_0_passes_on_every_line_and_the_exit_code():
-    lines, report = _run("import sys; [print(i) for i in range(500)]; print('oops', file=sys.stderr); sys.exit(4)")
+def _await_line(host: PodHost, line: str) -> None:
+    assert host.poll(30.0, eager=True).lines == (line,)
+
+
+def test_host_0_reports_every_line_and_exit_code():
+    launch = _python("import sys; [print(i) for i in range(500)]; print('oops', file=sys.stderr); sys.exit(4)")
+    lines, report = _run(launch)
     assert lines == [*map(str, range(500)), "oops"]
     assert report.exit_code == 4
 
 
-def test_other_hosts_pass_on_their_last_lines():
-    lines, _ = _run("[print(i) for i in range(900)]", rank=1)
+def test_other_hosts_report_their_last_lines():
+    lines, _ = _run(_python("[print(i) for i in range(900)]", rank=1))
     assert lines[-LAST_LINES:] == [str(i) for i in range(900 - LAST_LINES, 900)]
 
 
-def test_the_log_of_a_local_folder_grows_as_the_process_writes(tmp_path):
-    _run("print('whole', end='\\r'); print('output')", rank=3, log_dir=str(tmp_path / "new"))
+def test_log_keeps_bytes_of_process_on_disk_and_in_object_store(tmp_path):
+    code = "print('whole', end='\\r'); print('output')"
+    _run(_python(code, rank=3, log_dir=str(tmp_path / "new")))
     assert (tmp_path / "new" / "host-3.log").read_bytes() == b"whole\routput\n"
+    _run(_python(code, rank=1, log_dir="memory://pods/attempt-1/"))
+    assert fsspec.filesystem("memory").cat("/pods/attempt-1/host-1.log") == b"whole\routput\n"
 
 
-def test_the_log_for_an_object_store_is_brought_there_at_the_end():
-    _run("print('output')", rank=1, log_dir="memory://pods/attempt-1/")
-    assert fsspec.filesystem("memory").cat("/pods/attempt-1/host-1.log") == b"output\n"
-
-
-def test_ending_a_host_ends_its_process_and_tells_how():
-    host = PodHost()
+def test_end_of_host_ends_its_process(host):
     host.start(_launch("sh", "-c", "echo up; sleep 600"))
-    assert host.poll(30.0, eager=True).lines == ("up",)
+    _await_line(host, "up")
     assert (host.end().exit_code, host.end().was_ended) == (-15, True)
 
 
-def test_host_kill_ends_signal_ignoring_and_detached_processes(mark):
-    host = PodHost()
+def test_host_kill_ends_signal_ignoring_and_detached_processes(host, mark):
     host.start(_launch("sh", "-c", "trap '' TERM; setsid sleep 601 & echo up; sleep 600", mark=mark))
-    assert host.poll(30.0, eager=True).lines == ("up",)
+    _await_line(host, "up")
     until(lambda: len([one for one in marked(MARK, mark) if one.name() == "sleep"]) == 2, "both to run")
     report = host.kill()
     assert (report.exit_code, report.was_ended) == (-9, True)
     assert marked(MARK, mark) == []
 
 
-def test_a_host_whose_driver_asks_no_more_ends_its_process(mark):
+def test_host_ends_process_when_driver_stops_polling(mark):
     host = PodHost(driver_timeout_s=3.0)
     host.start(_launch("sleep", "600", mark=mark))
     started_at = boot_time()
@@ -101,37 +114,35 @@ def test_old_lease_ends_host_process_despite_driver_polls(mark):
     host.end()
 
 
-def test_a_process_whose_guard_froze_is_told_as_ended(mark):
+def test_process_of_frozen_guard_is_reported_as_ended(mark):
     """The host must not report that the process ran out of memory."""
     host = PodHost(driver_timeout_s=4.0)
     host.start(_launch("sh", "-c", "echo up; exec sleep 600", mark=mark))
-    assert host.poll(30.0, eager=True).lines == ("up",)
+    _await_line(host, "up")
     (guard,) = (each.parent() for each in marked(MARK, mark) if each.name() == "sleep")
-    until(lambda: fencing_time(host._deadline, guard.pid) not in (None, math.inf), "the guard to hear of the term")
+    until(lambda: fencing_time(host._deadline, guard.pid) not in (None, math.inf), "the guard to read the deadline")
     guard.suspend()
     until(lambda: (report := host.poll(0.1, eager=False)).exit_code is not None or report.was_ended, "its end")
     assert host.poll(0.1, eager=False).was_ended
     host.end()
 
 
-def test_a_process_hears_of_a_notice_and_its_heartbeat_is_heard(tmp_path):
+def test_process_gets_notice_and_host_gets_heartbeat(host):
     code = """
 import time
 from tradewind.runtime.pods.on_host.heartbeat import beat
 from tradewind.runtime.pods.on_host.preemption_notice import preemption_notice
 beat(7)
-print("up", flush=True)
+print("up")
 while (notice := preemption_notice()) is None:
     time.sleep(0.02)
 print(notice.reason, notice.deadline)
 """
-    host = PodHost()
-    host.start(_launch(sys.executable, "-c", code))
-    assert host.poll(30.0, eager=True).lines == ("up",)
+    host.start(_python(code))
+    _await_line(host, "up")
     until(lambda: (beat := host.poll(0.1, eager=False).beat) and beat.step == 7, "its heartbeat")
-    host.notify(Notice(12.0, "so it is"))
-    assert host.poll(30.0, eager=True).lines == ("so it is 12.0",)
-    host.end()
+    host.notify(Notice(12.0, "maintenance"))
+    _await_line(host, "maintenance 12.0")
 
 
 def test_host_reports_simulated_chips_only_in_rehearsal(monkeypatch):
@@ -142,18 +153,16 @@ def test_host_reports_simulated_chips_only_in_rehearsal(monkeypatch):
     assert process_env({}, {}, probe.accelerator)["JAX_PLATFORMS"] == "cpu"
 
 
-@pytest.mark.parametrize(("has_accelerators", "seen"), [(True, "0"), (False, "")])
-def test_a_process_whose_group_asked_for_none_sees_no_gpu(monkeypatch, has_accelerators, seen):
+@pytest.mark.parametrize(("has_accelerators", "visible"), [(True, "0"), (False, "")])
+def test_gpu_is_hidden_from_group_without_accelerators(host, monkeypatch, has_accelerators, visible):
     monkeypatch.setenv(SIMULATED_VARIABLE, "1")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    host = PodHost()
-    tell = _launch(sys.executable, "-c", "import os; print('sees', os.environ['CUDA_VISIBLE_DEVICES'])")
-    host.start(replace(tell, has_accelerators=has_accelerators))
-    assert host.poll(30.0, eager=True).lines == (f"sees {seen}",)
-    host.end()
+    launch = _python("import os; print('sees', os.environ['CUDA_VISIBLE_DEVICES'])")
+    host.start(replace(launch, has_accelerators=has_accelerators))
+    _await_line(host, f"sees {visible}")
 
 
-def test_a_process_is_heard_although_it_can_write_no_file():
+def test_heartbeat_needs_no_disk_space(host):
     code = """
 import resource, time
 from tradewind.runtime.pods.on_host.heartbeat import beat
@@ -161,17 +170,16 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # as on a disk that is full
 beat(7)
 time.sleep(600)
 """
-    host = PodHost()
-    host.start(_launch(sys.executable, "-c", code))
+    host.start(_python(code))
     first = until(lambda: host.poll(0.1, eager=False).beat, "its heartbeat")
     until(lambda: host.poll(0.1, eager=False).beat.alive_at > first.alive_at + 1.5, "the next ones")
     assert host.end().beat is None
 
 
-def test_a_lock_file_that_cannot_be_deleted_is_told_in_the_log(tmp_path, monkeypatch):
+def test_undeletable_lock_file_is_reported_in_log(tmp_path, monkeypatch):
     monkeypatch.setattr(orphans, "LOCKFILE", str(tmp_path / "lockfile"))
     (tmp_path / "lockfile").mkdir()  # even root cannot unlink a folder
-    lines, _ = _run("print('output')", log_dir=str(tmp_path / "logs"))
+    lines, _ = _run(_python("print('output')", log_dir=str(tmp_path / "logs")))
     assert (
         lines[0].startswith(f"tradewind: {tmp_path}/lockfile on ") and "cannot be deleted: Is a directory." in lines[0]
     )
@@ -179,40 +187,37 @@ def test_a_lock_file_that_cannot_be_deleted_is_told_in_the_log(tmp_path, monkeyp
     assert (tmp_path / "logs" / "host-0.log").read_text().splitlines() == lines
 
 
-def test_a_host_that_hears_of_its_maintenance_tells_when_it_goes(monkeypatch):
+def test_host_reports_deadline_of_announced_maintenance(monkeypatch):
     server = MetadataServer("rehearsal", "us-central2-b")
     server.start()
-    facts = HostMetadata("slice-a", 0, "v4-8", {}, {}, True)
-    monkeypatch.setenv("GCE_METADATA_HOST", server.add_host("slice-a.0", "127.0.0.1", facts))
+    metadata = HostMetadata("slice-a", 0, "v4-8", {}, {}, True)
+    monkeypatch.setenv("GCE_METADATA_HOST", server.add_host("slice-a.0", "127.0.0.1", metadata))
     host = PodHost()
     assert host.poll(0.0, eager=False).preempted_by is None
     announced = time.time()
     server.announce_maintenance("slice-a")
-    until(lambda: host.poll(0.1, eager=False).preempted_by, "the notice")
-    heard = host.poll(0.0, eager=False).preempted_by
+    deadline = until(lambda: host.poll(0.1, eager=False).preempted_by, "the notice")
     server.stop()
-    assert announced + MAINTENANCE_S <= heard <= time.time() + MAINTENANCE_S
+    assert announced + MAINTENANCE_S <= deadline <= time.time() + MAINTENANCE_S
     assert not ray.is_initialized()  # there is no node to drain, and the host starts no Ray for it
 
 
-def test_orphans_are_killed_before_start_and_live_pods_survive(mark):
+def test_orphans_are_killed_before_start_and_live_pods_survive(host, mark):
     dead = subprocess.Popen(["true"])
-    of_the_dead = orphans.process_mark("127.0.0.1", dead.pid)
+    orphan_mark = orphans.process_mark("127.0.0.1", dead.pid)
     dead.wait()
     mine = orphans.process_mark("127.0.0.1", os.getpid())
-    elsewhere = of_the_dead.replace("127.0.0.1", "127.9.9.9")
+    elsewhere = orphan_mark.replace("127.0.0.1", "127.9.9.9")
 
     def sleeper(pod: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(["sleep", "600"], env={**os.environ, MARK: mark, orphans.MARK: pod})
 
-    stray, live, other = sleeper(of_the_dead), sleeper(mine), sleeper(elsewhere)
+    orphan, live, other = sleeper(orphan_mark), sleeper(mine), sleeper(elsewhere)
     Path(orphans.LOCKFILE).touch()
-    host = PodHost()
     host.start(_launch("true"))
-    assert stray.wait(10) == -9
+    assert orphan.wait(10) == -9
     assert not Path(orphans.LOCKFILE).exists()
     assert (live.poll(), other.poll()) == (None, None)
-    host.end()
     for one in (live, other):
         one.kill()
         one.wait()
@@ -221,13 +226,7 @@ def test_orphans_are_killed_before_start_and_live_pods_survive(mark):
 def test_host_log_and_output_lines_redact_named_secrets(tmp_path):
     code = "import os, sys; v = os.environ['KEY']; print('it is', v); print('key=' + v[:6], end='', flush=True)"
     code += "; print(v[6:], file=sys.stderr); print(os.environ['OTHER'])"
-    launch = _launch(sys.executable, "-u", "-c", code, log_dir=str(tmp_path))
-    env = {**launch.env, "KEY": "s3cr3t-value", "OTHER": "harmless", NAMES_VARIABLE: "KEY"}
-    host = PodHost()
-    host.start(replace(launch, env=env))
-    lines: list[str] = []
-    while (report := host.poll(5.0, eager=True)).exit_code is None:
-        lines += report.lines
-    lines += [*report.lines, *host.end().lines]
+    secrets = {"KEY": "s3cr3t-value", "OTHER": "harmless", NAMES_VARIABLE: "KEY"}
+    lines, _ = _run(_python(code, log_dir=str(tmp_path), **secrets))
     assert lines == ["it is ***", "key=***", "harmless"]
     assert (tmp_path / "host-0.log").read_text().splitlines() == lines
