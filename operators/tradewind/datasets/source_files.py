@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _TURNING: Final = frozenset({"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"})
 """Unicode's marks that show the letters after them in another order."""
+_MARKS: Final = "\u061c\u200e\u200f"
+"""Marks of the direction alone."""
 _RECORD: Final = ".executor_"
 """Prefix of record names: a folder with such a file counts as the output of another step."""
 
@@ -115,7 +117,7 @@ def check_name(name: str, where: str) -> str:
 def _is_plain(letter: str) -> bool:
     """Whether a letter ends no line, controls no terminal and turns no text around; any kind of space is one."""
     category, direction = unicodedata.category(letter), unicodedata.bidirectional(letter)
-    return category not in ("Cc", "Cs", "Zl", "Zp") and direction not in _TURNING
+    return category not in ("Cc", "Cs", "Zl", "Zp") and direction not in _TURNING and letter not in _MARKS
 
 
 def is_hidden(name: str) -> bool:

@@ -169,7 +169,10 @@ class _LongWindowReader(io.RawIOBase):
     """Reads frames with windows up to the format's 2 GiB, which take as much memory (RFC 8878, section 3.1.1.1.2)."""
 
     def __init__(self, file: Any) -> None:
+        import zstandard
+
         self._file = file
+        self._decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
         self._frame: Any = None
         self._input = b""
         self._output = memoryview(b"")
@@ -195,7 +198,7 @@ class _LongWindowReader(io.RawIOBase):
         import zstandard
 
         if self._frame is None:
-            self._frame = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).decompressobj()
+            self._frame = self._decompressor.decompressobj()
         try:
             content = self._frame.decompress(data)
         except zstandard.ZstdError as error:

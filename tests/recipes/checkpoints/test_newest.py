@@ -99,18 +99,33 @@ def test_removal_of_checkpoint_is_idempotent(root: str) -> None:
         '{"step": 3, "timestamp": "tomorrow"}',
     ],
 )
-def test_checkpoint_with_metadata_invalid_to_levanter_rewritten(tmp_path: Path, metadata: str) -> None:
+def test_invalid_metadata_of_a_whole_checkpoint_is_replaced(tmp_path: Path, metadata: str) -> None:
+    """A kill, or a full disk, while Levanter writes this last file costs no step."""
     checkpoint = Path(write_checkpoint(str(tmp_path)))
-    (checkpoint / "metadata.json").write_text('{"step": 3, "timestamp": "2026-01-01T00:00:00"}')
-    sound = write_complete(str(tmp_path), 2)
-    assert resume.damaged_checkpoints([str(tmp_path)]) == {}
     (checkpoint / "metadata.json").write_text(metadata)
+    assert resume.damaged_checkpoints([str(tmp_path)]) == {}
     resume.clean_up_checkpoints([str(tmp_path)])
-    assert sorted(map(str, tmp_path.iterdir())) == [sound]
+    found = resume.newest_checkpoint([str(tmp_path)])
+    assert found is not None and (found.path, found.step, found.is_temporary) == (str(checkpoint), 3, False)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("file", ["metadata.json", "manifest.ocdbt", "files.json"])
+def test_missing_metadata_costs_a_whole_checkpoint_nothing(root: str) -> None:
+    fs, path = fsspec.core.url_to_fs(root)
+    for name in ("step-3", "step-5"):
+        fs.rm_file(f"{fsspec.core.url_to_fs(write_checkpoint(root, name))[1]}/metadata.json")
+    fs.rm_file(f"{path}/step-5/d/one")  # its process was killed while it wrote the data
+    fs.makedirs(f"{path}/step-30-export", exist_ok=True)
+    fs.pipe_file(f"{path}/step-30-export/weights", b"a user's")
+    resume.clean_up_checkpoints([f"{root}/permanent", root])
+    found = resume.complete_checkpoints([root])
+    assert [(each.step, each.is_temporary) for each in found] == [(3, True)]
+    fs.invalidate_cache()
+    assert not fs.exists(f"{path}/step-5") and fs.exists(f"{path}/step-30-export/weights")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", ["manifest.ocdbt", "files.json"])
 def test_damage_of_every_checkpoint_fails_and_removes_nothing(tmp_path: Path, file: str) -> None:
     """Else the training would start again at step 0, and end well."""
     checkpoints = [write_complete(str(tmp_path), step) for step in (3, 5)]
@@ -122,6 +137,21 @@ def test_damage_of_every_checkpoint_fails_and_removes_nothing(tmp_path: Path, fi
         resume.clean_up_checkpoints([str(tmp_path)])
     assert all(checkpoint in str(refusal.value) for checkpoint in checkpoints)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.slow
+def test_only_the_link_to_checkpoint_of_other_run_is_removed(tmp_path: Path) -> None:
+    own, other = str(tmp_path / "own"), str(tmp_path / "other")
+    linked = [write_complete(other, 4), write_checkpoint(other, "step-6")]
+    Path(linked[1], "d/one").unlink()
+    Path(linked[1], "metadata.json").unlink()
+    sound = write_complete(own, 3)
+    Path(own, "step-60").symlink_to(linked[0])  # of step 4 by its metadata
+    Path(own, "step-6").symlink_to(linked[1])
+    before = sorted(Path(other).rglob("*"))
+    resume.clean_up_checkpoints([own])
+    assert [str(path) for path in Path(own).iterdir()] == [sound]
+    assert sorted(Path(other).rglob("*")) == before
 
 
 @pytest.mark.slow

@@ -48,6 +48,14 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda cache: change_ledger(cache, field_counts={"input_ids": 64, "other": 1}),
         "other/offsets/zarr.json is missing",
     ),
+    "field elsewhere": (
+        lambda cache: change_ledger(cache, field_counts={"../whole/input_ids": 64}),
+        f"its {LEDGER} is invalid",
+    ),
+    "field without text": (
+        lambda cache: change_ledger(cache, field_counts={"\ud800": 64}),
+        f"its {LEDGER} is invalid",
+    ),
     "unfinished": (lambda cache: change_ledger(cache, is_finished=False), "there is no finished token cache at"),
     "no ledger": (lambda cache: (cache / LEDGER).unlink(), "there is no finished token cache at"),
 }
@@ -81,6 +89,24 @@ def test_ledger_without_counts_and_masks_without_chunks_pass(tmp_path: Path) -> 
     (cache / TOKENS).unlink()
     with pytest.raises(ValueError, match=f"{TOKENS} is missing"):
         check_cache(str(cache), 64)
+
+
+def test_leftover_shards_and_other_token_fields_are_told_apart(tmp_path: Path) -> None:
+    cache = write_cache(tmp_path / "cache")
+    write_cache(cache / "00000_part", rows=1)  # of which Levanter has made the cache
+    change_ledger(cache, field_counts={})
+    check_cache(str(cache), 64)
+    other = write_cache(tmp_path / "other", field="tokens")
+    check_cache(str(other), 64, tokens="tokens")
+    (other / "tokens/data/c/0").unlink()
+    with pytest.raises(ValueError, match="tokens/data/c/0 is missing"):
+        check_cache(str(other), 64, tokens="tokens")
+
+
+def test_cache_written_again_is_read_again(tmp_path: Path) -> None:
+    for rows in (4, 7):
+        shutil.rmtree(tmp_path / "cache", ignore_errors=True)
+        check_cache(str(write_cache(tmp_path / "cache", rows=rows)), 16 * rows)
 
 
 def test_shards_are_checked_with_few_requests(cloud: LocalCloudStorage, tmp_path: Path) -> None:

@@ -18,13 +18,14 @@ compare preferences with another model.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from glob import escape
 from typing import Any, Final
 
@@ -76,17 +77,27 @@ def damage(checkpoint: str) -> str | None:
 
 def make_incomplete(checkpoint: str) -> None:
     """Remove the metadata, so that a kill during the removal of the rest leaves no damaged checkpoint."""
+    if _is_link(checkpoint):
+        return  # its files are another training's
     fs, path = file_system_at(join(checkpoint, METADATA))
     with suppress(FileNotFoundError):
         fs.rm_file(path)
 
 
 def remove_checkpoint(checkpoint: str) -> None:
-    """Remove the folder, also while Levanter's own thread removes it."""
+    """Remove the folder, also while Levanter's own thread removes it; of a link only the link."""
     make_incomplete(checkpoint)
+    if _is_link(checkpoint):
+        with suppress(FileNotFoundError):
+            os.unlink(checkpoint)
+        return
     fs, root = file_system_at(checkpoint)
     with suppress(FileNotFoundError):
         fs.rm(root, recursive=True)
+
+
+def _is_link(checkpoint: str) -> bool:
+    return not is_remote(checkpoint) and os.path.islink(checkpoint.rstrip("/"))
 
 
 def copy_files(checkpoint: str, target: str) -> None:
@@ -211,7 +222,10 @@ def clean_up_checkpoints(roots: Sequence[str]) -> None:
     if jax.process_index() == 0:
         damaged = damaged_checkpoints(roots)
         for folder in _checkpoint_folders(roots):
-            if not exists(join(folder, METADATA)):
+            if _is_whole(folder):
+                _write_metadata(folder, is_temporary=not folder.startswith(f"{roots[0].rstrip('/')}/"))
+            elif not exists(join(folder, METADATA)):
+                print(f"removed the incomplete checkpoint {folder}", flush=True)
                 remove_checkpoint(folder)
         for checkpoint, wrong in damaged.items():
             print(f"removed the damaged checkpoint {checkpoint}: {wrong}", flush=True)
@@ -221,15 +235,14 @@ def clean_up_checkpoints(roots: Sequence[str]) -> None:
 
 
 def damaged_checkpoints(roots: Sequence[str]) -> dict[str, str]:
-    """Return path -> damage of each complete checkpoint that is newer than the newest undamaged one.
+    """Return path -> damage of the checkpoints to remove: of a wrong step, or newer than the newest undamaged one.
 
     Raises:
         ValueError: All are damaged: without them, the training would start again at step 0 and not say so.
     """
-    unreadable = [
-        path for path in _checkpoint_folders(roots) if exists(join(path, METADATA)) and not _has_metadata(path)
-    ]
-    damaged = dict.fromkeys(unreadable, f"its {METADATA} is invalid")
+    written = [folder for folder in _checkpoint_folders(roots) if exists(join(folder, METADATA))]
+    invalid = [folder for folder in written if not _has_metadata(folder) and not _is_whole(folder)]
+    damaged = dict.fromkeys(invalid, f"its {METADATA} is invalid")
     damaged |= {each.path: f"it {each.wrong}" for each in mislabeled_checkpoints(roots)}
     for found in reversed(complete_checkpoints(roots)):
         wrong = damage(found.path)
@@ -270,9 +283,23 @@ def _checkpoint_folders(roots: Sequence[str]) -> list[str]:
     for root in roots:
         fs, plain = file_system_at(root)
         fs.invalidate_cache()
-        found = fs.glob(join(escape(plain), "step-*"))
-        folders += [str(fs.unstrip_protocol(path)) if "://" in root else path for path in found]
+        for path, about in fs.glob(join(escape(plain), "step-*"), detail=True).items():
+            if about["type"] != "file" and _FOLDER.fullmatch(basename(path.rstrip("/"))):
+                folders.append(str(fs.unstrip_protocol(path)) if "://" in root else path)
     return folders
+
+
+def _is_whole(folder: str) -> bool:
+    """Whether only valid metadata is missing: a process was killed right before, or while, it wrote this last file."""
+    is_listed = not _is_link(folder) and exists(join(folder, FILE_LIST))
+    return is_listed and not _has_metadata(folder) and damage(folder) is None
+
+
+def _write_metadata(folder: str, is_temporary: bool) -> None:
+    step = int(basename(folder.rstrip("/")).removeprefix("step-"))
+    now = datetime.now(UTC).replace(tzinfo=None).isoformat()
+    write_json(join(folder, METADATA), {"step": step, "timestamp": now, "is_temporary": is_temporary})
+    print(f"completed the checkpoint {folder}, of which only {METADATA} was missing", flush=True)
 
 
 def _has_metadata(checkpoint: str) -> bool:
@@ -281,7 +308,7 @@ def _has_metadata(checkpoint: str) -> bool:
         metadata: Any = read_json(join(checkpoint, METADATA))
         int(metadata["step"])
         datetime.fromisoformat(metadata["timestamp"])
-    except (ValueError, OverflowError, RecursionError, KeyError, TypeError):
+    except (ValueError, OverflowError, RecursionError, KeyError, TypeError, FileNotFoundError, IsADirectoryError):
         return False
     return True
 

@@ -17,21 +17,26 @@ from typing import Any, Final
 
 from tradewind.datasets.files import join
 from tradewind.recipes.lm.stored_models import first_line_of
-from tradewind.records.parsing import is_count
+from tradewind.records.parsing import is_count, is_relative, is_text
 from tradewind.storage import file_system_at
+from tradewind.storage.bounded_read import LARGE, SMALL
 
 LEDGER: Final = "shard_ledger.json"
 """``levanter.store.cache.LEDGER_FILE_NAME``, known here without importing Levanter."""
 TOKENS: Final = "input_ids"
 _METADATA: Final = "zarr.json"
+_WEIGHTS: Final = "loss_weights"
+_MAX_FIELDS: Final = 64
 
 
-def check_cache(path: str, min_tokens: int = 0) -> None:
+def check_cache(path: str, min_tokens: int = 0, tokens: str = TOKENS, may_be_empty: bool = False) -> None:
     """Check a finished cache.
 
     Args:
         path: Folder of its ledger.
         min_tokens: Tokens of one sequence, if the training cuts its sequences from all tokens in a row.
+        tokens: Field of the tokens.
+        may_be_empty: Whether it may be without rows.
 
     Raises:
         ValueError: It is missing, unfinished, damaged, empty or shorter than one sequence.
@@ -40,10 +45,12 @@ def check_cache(path: str, min_tokens: int = 0) -> None:
     if ledger is None or not ledger.is_finished:
         raise ValueError(f"there is no finished token cache at {path}: run the step that makes it.")
     if not ledger.rows:
+        if may_be_empty:
+            return
         raise ValueError(f"the token cache at {path} is empty: give it documents, or leave it out.")
-    if (tokens := _check_files(path, ledger)) < min_tokens:
+    if (count := _check_files(path, ledger, tokens)) < min_tokens:
         raise ValueError(
-            f"the token cache at {path} has {tokens:,} tokens, less than one sequence of {min_tokens:,}: give it more "
+            f"the token cache at {path} has {count:,} tokens, less than one sequence of {min_tokens:,}: give it more "
             "documents, give shorter sequences, or leave it out."
         )
 
@@ -72,16 +79,15 @@ def read_ledger(path: str) -> CacheLedger | None:
     Raises:
         ValueError: It is no ledger, for example because it is cut off.
     """
-    from tradewind.storage.files import read_contents
-
-    name = join(path, LEDGER)
-    content = read_contents([name]).get(name)
-    if content is None:
-        return None
-    if content.flaw is not None:
-        raise _damaged(path, f"of its {LEDGER}, {content.flaw}")
+    fs, name = file_system_at(join(path, LEDGER))
     try:
-        return _ledger(json.loads(content.text))
+        about = fs.info(name)
+    except FileNotFoundError:
+        return None
+    if about["type"] != "file" or about["size"] > LARGE:
+        raise _damaged(path, f"its {LEDGER} is no file of at most {LARGE:,} bytes")
+    try:
+        return _ledger(json.loads(fs.cat_file(name)))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise _damaged(path, f"its {LEDGER} is invalid") from None
 
@@ -98,10 +104,14 @@ def _ledger(given: Any) -> CacheLedger:
     for each in (ledger, *shards.values()):
         if not all(map(is_count, (each.rows, *each.values.values()))):
             raise ValueError("counts are whole numbers")
+        if not all(is_text(name) and is_relative(name) for name in each.values) or len(each.values) > _MAX_FIELDS:
+            raise ValueError("fields are paths below the cache")
+    if not all(is_text(name) and is_relative(name) for name in shards):
+        raise ValueError("shards are paths below the cache")
     return ledger
 
 
-def _check_files(path: str, ledger: CacheLedger) -> int:
+def _check_files(path: str, ledger: CacheLedger, token_field: str) -> int:
     """Check the files of a finished cache; return its number of tokens, 0 if it has no such field.
 
     Raises:
@@ -117,6 +127,9 @@ def _check_files(path: str, ledger: CacheLedger) -> int:
     parts = ledger.shards or {"": ledger}
     if sum(each.rows for each in parts.values()) != ledger.rows:
         raise _damaged(path, f"its {LEDGER} has {ledger.rows:,} rows, and its shards have another number")
+    for name, count in ledger.values.items():
+        if sum(each.values.get(name, 0) for each in parts.values()) != count:
+            raise _damaged(path, f"its {LEDGER} has {count:,} values of {name!r}, and its shards have another number")
     tokens = 0
     for folder, counts in parts.items():
         for name in files.fields(folder, counts):
@@ -124,9 +137,12 @@ def _check_files(path: str, ledger: CacheLedger) -> int:
             files.require(f"{array}/offsets", counts.rows + 1)
             files.require(f"{array}/data", 0)
             values = counts.values.get(name, 0) if folder else _checked_offsets(path, array, counts)
-            # Chunks of zeros alone, as masks may have, are not stored: only those of tokens must exist.
-            files.require(f"{array}/data", values if name.endswith(TOKENS) else 0)
-            tokens += values if name == TOKENS else 0
+            # Chunks of zeros alone, as masks may have, are not stored. Tokens have none, and weights not only such.
+            if name == token_field or name.endswith(TOKENS):
+                files.require(f"{array}/data", values)
+            elif name.endswith(_WEIGHTS) and values:
+                files.require_any_chunk(f"{array}/data")
+            tokens += values if name == token_field else 0
     return tokens
 
 
@@ -144,7 +160,8 @@ class _Files:
             return [*counts.values] if counts.rows else []
         start, end = f"{folder}/" if folder else "", f"/offsets/{_METADATA}"
         found = [each[len(start) : -len(end)] for each in self.sizes if each.startswith(start) and each.endswith(end)]
-        return found or [TOKENS]
+        own = [name for name in found if f"{start}{name.partition('/')[0]}/{LEDGER}" not in self.sizes]  # of no shard
+        return own if any(name.endswith(TOKENS) for name in own) else [*own, TOKENS]
 
     def require(self, array: str, count: int) -> None:
         """Raise ``ValueError`` if the metadata, or a chunk of the first ``count`` elements, is missing or empty."""
@@ -155,6 +172,11 @@ class _Files:
         for index in range(-(-count // self.chunk_sizes[kind])):
             self._require_file(f"{array}/c/{index}")
 
+    def require_any_chunk(self, array: str) -> None:
+        """Raise ``ValueError`` if no chunk is stored."""
+        if not any(name.startswith(f"{array}/c/") and size for name, size in self.sizes.items()):
+            raise _damaged(self.path, f"{array}/c/0 is missing")
+
     def _require_file(self, name: str) -> None:
         if not self.sizes.get(name):
             raise _damaged(self.path, f"{name} is {'empty' if name in self.sizes else 'missing'}")
@@ -162,6 +184,8 @@ class _Files:
     def _chunk_size(self, metadata: str) -> int:
         fs, name = file_system_at(join(self.path, metadata))
         try:
+            if self.sizes[metadata] > SMALL:
+                raise ValueError("metadata is small")
             (size, *_) = json.loads(fs.cat_file(name))["chunk_grid"]["configuration"]["chunk_shape"]
             if not is_count(size) or not size:
                 raise ValueError("a chunk has elements")
@@ -175,9 +199,9 @@ def _checked_offsets(path: str, array: str, counts: CacheLedger) -> int:
     from levanter.store.jagged_array import JaggedArrayStore
 
     try:
-        store = JaggedArrayStore.open(join(path, array), mode="r", dtype="int32")
+        store = JaggedArrayStore.open(join(path, array), mode="r", dtype="int32").reload()  # not from a cache
         rows, values = int(store.num_rows), int(store.data_size)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, IndexError) as error:
         raise _damaged(path, f"{array} cannot be read ({first_line_of(error)})") from error
     for unit, found, listed in (("rows", rows, counts.rows), ("values", values, counts.values.get(array, values))):
         if found != listed:

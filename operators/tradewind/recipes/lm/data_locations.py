@@ -17,7 +17,7 @@ from typing import Any, Final
 from tradewind.cloud_tpu.instance_metadata import zone
 from tradewind.datasets.files import exists, join
 from tradewind.plans.regions import bucket_of, is_inside
-from tradewind.recipes.lm.cache_integrity import LEDGER, check_cache, read_ledger
+from tradewind.recipes.lm.cache_integrity import LEDGER, TOKENS, check_cache, read_ledger
 from tradewind.recipes.lm.config import output_path_of
 from tradewind.storage.bucket_regions import bucket_region
 
@@ -75,6 +75,7 @@ class NeededCache:
     """Whether its component has a source."""
     is_one_text: bool
     """Whether sequences are cut from all its tokens in a row."""
+    token_field: str
 
     @property
     def config_field(self) -> str:
@@ -139,10 +140,12 @@ def _check_caches(config: Any, caches: list[NeededCache]) -> None:
     length = getattr(given, "train_seq_len", None) or given.model.max_seq_len
 
     def check(cache: NeededCache) -> None:
+        is_trained = cache.split == "train"
+        min_tokens = length if is_trained and cache.is_one_text else 0
         try:
             ledger = read_ledger(cache.path)
             if ledger is None or ledger.is_finished or not (cache.can_be_built and builds_caches(config)):
-                check_cache(cache.path, length if cache.split == "train" and cache.is_one_text else 0)
+                check_cache(cache.path, min_tokens, cache.token_field, may_be_empty=not is_trained)
         except ValueError as error:
             raise ValueError(f"{cache.config_field}: {error}") from None
 
@@ -177,10 +180,11 @@ def has_weight(data: Any, name: str) -> bool:
 
 def _caches_of(field: str, data: Any) -> Iterator[NeededCache]:
     for name, component in _cached_components(data):
+        token_field = getattr(component.format, "token_data_key", TOKENS)
         is_one_text = type(component.format).__name__ == "TextLmDatasetFormat" and not component.pack
         for split, can_be_built in _needed(data, name, component).items():
             path = cache_path(field, data, name, component, split)
-            yield NeededCache(field, name, split, path, can_be_built, is_one_text)
+            yield NeededCache(field, name, split, path, can_be_built, is_one_text, token_field)
 
 
 def _cached_components(data: Any) -> Iterator[tuple[str, Any]]:

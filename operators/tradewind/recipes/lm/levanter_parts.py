@@ -99,7 +99,8 @@ def check_cache(cache_path: str, seq_len: int = 0) -> None:
             only_train = split == "validation" and folder == cache_path
             raise ValueError(f"{there_is}{': give its step validation_paths' if only_train else ''}.")
         try:
-            check_split(join(folder, split), seq_len if split == SPLITS[0] else 0)
+            is_trained = split == SPLITS[0]
+            check_split(join(folder, split), seq_len if is_trained else 0, may_be_empty=not is_trained)
         except ValueError as error:
             raise ValueError(f"cache_path: {error}") from None
 
