@@ -160,7 +160,7 @@ def test_repeated_error_ends_after_two_runs_and_is_recorded(cluster: Cluster) ->
     assert "in is_wrong" in ended.error.traceback
 
 
-def test_a_budget_of_no_failures_gives_up_at_once(cluster: Cluster) -> None:
+def test_budget_of_no_failures_gives_up_at_once(cluster: Cluster) -> None:
     ended, events = cluster.finish(cluster.start(is_wrong, Hosts(2, max_failures=0)))
     assert ended.error is not None and ended.error.type == "ValueError"
     assert "max_failures=0" in ended.error.message
@@ -186,14 +186,14 @@ def test_passed_lease_deadline_kills_slice_processes_at_once(
     assert names(events)[-1] == "started"
 
 
-def test_hosts_run_nothing_that_was_changed_since_the_claim(cluster: Cluster) -> None:
+def test_hosts_refuse_spec_changed_since_claim(cluster: Cluster) -> None:
     ended, events = cluster.finish(cluster.start(changes_what_runs_next, Hosts(1, max_failures=1)))
     assert ended.outcome is AttemptOutcome.LOST and ended.spec["function"].endswith("changes_what_runs_next")
     assert names(events).count("started") == 2
     assert "changed after this driver began" in cluster.log(ended)
 
 
-def test_a_config_that_its_check_refuses_reserves_nothing(cluster: Cluster) -> None:
+def test_config_refused_by_check_reserves_nothing(cluster: Cluster) -> None:
     ended, events = cluster.finish(cluster.start(is_refused, TpuSlice("v4-8", num_slices=(2, 1))))
     assert ended.error is not None
     assert (ended.error.type, ended.error.message) == ("ValueError", "nothing can be divided by 4")

@@ -96,12 +96,12 @@ class RunningPod:
         return [one for one in marked(MARK, self.mark) if _runs(one, command)]
 
     def wait_for(self, event: str, count: int = 1) -> list[TimelineEvent]:
-        def there() -> list[TimelineEvent]:
+        def reached() -> list[TimelineEvent]:
             found = self.events(event)
             assert self._thread.is_alive() or len(found) >= count, f"The pod is over: {self.error!r}"
             return found if len(found) >= count else []
 
-        return until(there, f"{count} times {event!r}")
+        return until(reached, f"{count} times {event!r}")
 
 
 def _runs(process: psutil.Process, command: Sequence[str]) -> bool:
@@ -112,7 +112,7 @@ def _runs(process: psutil.Process, command: Sequence[str]) -> bool:
     return words[: len(command)] == list(command) and not any("process_guard" in word for word in words)
 
 
-def told(path: Path) -> list[dict[str, str]]:
+def printed_env(path: Path) -> list[dict[str, str]]:
     """Return the output of ``TELL``, one entry per start of the process."""
     lines = path.read_text().splitlines() if path.exists() else []
     return [json.loads(line.removeprefix("TOLD ")) for line in lines if line.startswith("TOLD ")]
@@ -155,7 +155,7 @@ if os.environ["TRADEWIND_PROCESS_ID"] == sys.argv[1]:
     raise ValueError("it is wrong")
 time.sleep(600)
 """
-FIRST_SLICE_IS_SICK = """
+FIRST_SLICE_FAILS = """
 import os, sys
 try:
     with open(sys.argv[1], "x") as file:

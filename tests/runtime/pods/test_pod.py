@@ -18,7 +18,7 @@ from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_put
 from tests.runtime.marked import marked
 from tests.runtime.pods.cluster import (
     BEATS,
-    FIRST_SLICE_IS_SICK,
+    FIRST_SLICE_FAILS,
     GROWS_TO_TWO,
     LEAVES_ON_NOTICE,
     MARK,
@@ -33,9 +33,9 @@ from tests.runtime.pods.cluster import (
     RunningPod,
     drain,
     driver_on,
+    printed_env,
     python,
     start_driver,
-    told,
 )
 from tests.support.shared_clusters import shared_cluster
 from tests.support.waiting import until
@@ -92,10 +92,10 @@ def mark():
     assert left == []
 
 
-def test_every_host_runs_a_fresh_process_that_knows_its_place(cluster, mark, tmp_path, capsys):
+def test_every_host_runs_new_process_with_its_rank(cluster, mark, tmp_path, capsys):
     pod = RunningPod(python(TELL), "v4-16", mark, env={"GIVEN": "yes", "MEGASCALE_PORT": "1"}, log_dir=str(tmp_path))
     assert pod.join() is None
-    hosts = [told(tmp_path / f"host-{rank}.log")[0] for rank in (0, 1)]
+    hosts = [printed_env(tmp_path / f"host-{rank}.log")[0] for rank in (0, 1)]
     for rank, env in enumerate(hosts):
         assert (env["TRADEWIND_PROCESS_ID"], env["TRADEWIND_NUM_PROCESSES"]) == (str(rank), "2")
         assert (env["TRADEWIND_SLICE_ID"], env["TRADEWIND_NUM_SLICES"]) == ("0", "1")
@@ -116,10 +116,10 @@ def test_jax_spans_the_hosts(cluster, mark, tmp_path):
         assert f"PSUM {rank} of 2 on cpu: 11.0" in (tmp_path / f"host-{rank}.log").read_text()
 
 
-def test_two_slices_are_one_pod_with_all_megascale_variables(cluster, mark, tmp_path):
+def test_two_slices_are_one_pod_with_megascale_variables(cluster, mark, tmp_path):
     pod = RunningPod(python(TELL), "v4-16", mark, num_slices=2, log_dir=str(tmp_path))
     assert pod.join() is None
-    hosts = [told(tmp_path / f"host-{rank}.log")[0] for rank in range(4)]
+    hosts = [printed_env(tmp_path / f"host-{rank}.log")[0] for rank in range(4)]
     names = ("TRADEWIND_PROCESS_ID", "TRADEWIND_SLICE_ID", "MEGASCALE_SLICE_ID", "TPU_WORKER_ID")
     assert [[env[name] for name in names] for env in hosts] == [
         ["0", "0", "0", "0"],
@@ -138,7 +138,7 @@ def test_gpu_hosts_are_distinct_and_see_their_own_gpus(cluster, mark, tmp_path):
     group = HostGroup.of_hosts(2, num_cpus=1, gpus=2)
     pod = RunningPod(python(TELL), group, mark, log_dir=str(tmp_path))
     assert pod.join() is None
-    hosts = [told(tmp_path / f"host-{rank}.log")[0] for rank in (0, 1)]
+    hosts = [printed_env(tmp_path / f"host-{rank}.log")[0] for rank in (0, 1)]
     assert [env["TRADEWIND_PROCESS_ID"] for env in hosts] == ["0", "1"]
     assert [sorted(env["CUDA_VISIBLE_DEVICES"].split(",")) for env in hosts] == [["0", "1"]] * 2
     assert len(set(pod.events("started")[0].hosts)) == 2
@@ -147,13 +147,13 @@ def test_gpu_hosts_are_distinct_and_see_their_own_gpus(cluster, mark, tmp_path):
     assert str(error) == "No 3-host GPU group was free within 5 s."
 
 
-def test_hosts_without_gpus_do_not_see_those_of_the_machine(cluster, mark, tmp_path):
+def test_gpus_of_machine_are_hidden_from_cpu_hosts(cluster, mark, tmp_path):
     assert RunningPod(python(TELL), HostGroup.of_hosts(1), mark, log_dir=str(tmp_path)).join() is None
-    [[env]] = [told(tmp_path / "host-0.log")]
+    [[env]] = [printed_env(tmp_path / "host-0.log")]
     assert (env["CUDA_VISIBLE_DEVICES"], env["JAX_PLATFORMS"]) == ("", "cpu")
 
 
-def test_a_host_that_should_have_gpus_and_has_none_cannot_start(cluster, mark):
+def test_gpu_host_without_gpu_cannot_start(cluster, mark):
     cluster.start_hosts("blind-gpu", 1, num_gpus=3, env={})
     group = HostGroup.of_hosts(1, num_cpus=1, gpus=3)
     error = RunningPod(["true"], group, mark, budgets=Budgets(max_failures=0)).join()
@@ -178,7 +178,7 @@ def test_repeated_exception_ends_pod_with_host_traceback(cluster, mark, tmp_path
 
 
 def test_pod_without_steps_moves_to_free_slice(cluster, mark, tmp_path, capsys):
-    pod = RunningPod(python(FIRST_SLICE_IS_SICK, str(tmp_path / "sick")), "v4-16", mark)
+    pod = RunningPod(python(FIRST_SLICE_FAILS, str(tmp_path / "sick")), "v4-16", mark)
     assert pod.join() is None
     sick = (tmp_path / "sick").read_text()
     assert [one.slice_name for one in pod.events("failed")] == [sick]
@@ -227,7 +227,7 @@ def freeze_host_1(pod):
     return waits, frozen
 
 
-def test_a_frozen_process_is_named(cluster, mark):
+def test_frozen_process_is_named(cluster, mark):
     stall = Stall(frozen_s=10.0)
     pod = RunningPod(python(BEATS), "v4-16", mark, stall=stall, budgets=Budgets(max_failures=0))
     assert until(lambda: observe_training(cluster.stack).step, "both beats, as a drill sees them") >= 0
@@ -238,9 +238,11 @@ def test_a_frozen_process_is_named(cluster, mark):
 
 
 @pytest.mark.parametrize(
-    ("thaws", "told"), [(False, (Cause.SILENT, 1)), pytest.param(True, (Cause.KILLED, 0), marks=pytest.mark.long)]
+    ("thaws", "incident"), [(False, (Cause.SILENT, 1)), pytest.param(True, (Cause.KILLED, 0), marks=pytest.mark.long)]
 )
-def test_abort_is_reported_unless_frozen_peer_caused_it(cluster, mark, thaws: bool, told: tuple[Cause, int]) -> None:
+def test_abort_is_reported_unless_frozen_peer_caused_it(
+    cluster, mark, thaws: bool, incident: tuple[Cause, int]
+) -> None:
     stall = Stall(frozen_s=18.0)
     pod = RunningPod(python(BEATS), "v4-16", mark, stall=stall, budgets=Budgets(max_failures=0))
     waits, frozen = freeze_host_1(pod)
@@ -252,10 +254,10 @@ def test_abort_is_reported_unless_frozen_peer_caused_it(cluster, mark, thaws: bo
         frozen.resume()
     error = pod.join()
     assert isinstance(error, PodGivenUpError)
-    assert (error.incident.cause, error.incident.host) == told
+    assert (error.incident.cause, error.incident.host) == incident
 
 
-def test_a_command_that_does_not_exist_fails_in_one_sentence(cluster, mark):
+def test_missing_command_fails_in_one_sentence(cluster, mark):
     error = RunningPod(["/no/such/program"], "v4-8", mark, budgets=Budgets(max_failures=0)).join()
     assert "Host 0 of the v4-8 slice single exited with code 127" in str(error)
 
@@ -323,7 +325,7 @@ def test_killed_driver_frees_slices_and_two_drivers_get_one_each(cluster, mark, 
     assert ours.processes() == []
 
 
-def test_a_ray_task_whose_worker_is_killed_leaves_no_slice_taken(cluster, mark):
+def test_killed_worker_of_ray_task_frees_its_slice(cluster, mark):
     import ray
 
     def runs_a_pod() -> None:
@@ -342,7 +344,7 @@ def test_a_ray_task_whose_worker_is_killed_leaves_no_slice_taken(cluster, mark):
     until(lambda: not marked(MARK, mark), "its processes to end")
 
 
-def test_a_reservation_that_lands_late_is_kept(cluster, mark, monkeypatch):
+def test_late_reservation_is_used(cluster, mark, monkeypatch):
     monkeypatch.setattr(reservation, "_LAND_S", 0.0)
     assert RunningPod(["true"], "v4-16", mark, reservation_timeout_s=30).join() is None
 
@@ -389,10 +391,12 @@ def metadata() -> Iterator[MetadataServer]:
     server.stop()
 
 
-def test_a_host_that_google_preempts_drains_its_own_node(start_slice, metadata, mark, tmp_path):
-    facts = HostMetadata("noticed", 0, "v6e-4", {}, {}, is_preemptible=True)
+def test_preempted_host_drains_its_own_node(start_slice, metadata, mark, tmp_path):
+    metadata_of_host = HostMetadata("noticed", 0, "v6e-4", {}, {}, is_preemptible=True)
     start_slice(
-        "noticed", "v6e-4", env_of=lambda _, ip: {"GCE_METADATA_HOST": metadata.add_host("noticed.0", ip, facts)}
+        "noticed",
+        "v6e-4",
+        env_of=lambda _, ip: {"GCE_METADATA_HOST": metadata.add_host("noticed.0", ip, metadata_of_host)},
     )
     (node,) = [one for one in live_nodes() if one.slice_name == "noticed"]
     budgets = Budgets(max_preemptions=0)
@@ -421,7 +425,7 @@ def test_lost_host_ends_its_slice_and_pod_moves_to_standbys(cluster, mark, tmp_p
     assert (preempted.cause, preempted.slice_name, preempted.host) == ("node died", lost, 1)
     assert pod.events("failed") == []
     assert pod.events("reserved")[1].slices != (lost,)
-    hosts = [told(tmp_path / f"host-{rank}.1.log")[0] for rank in (0, 1)]
+    hosts = [printed_env(tmp_path / f"host-{rank}.1.log")[0] for rank in (0, 1)]
     assert [(env["TRADEWIND_RESTARTS"], env["TRADEWIND_PROCESS_ID"]) for env in hosts] == [("1", "0"), ("1", "1")]
     assert {int(env["pid"]) for env in hosts} == {one.pid for one in spare}
     log = capsys.readouterr().out
