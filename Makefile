@@ -54,8 +54,8 @@ stop: init ## stop every process of the demo
 test: init ## run the tests, in three processes (other: TEST_PROCESSES=2), within tests/budget.toml
 	$(COMPILED) $(BIN)/python -m pytest -m "not long" $(IN_PARALLEL) $(ARGS)
 
-test-long: init ## run the end-to-end tests, minutes each, one after another (of some folders: ARGS="tests/recipes tests/cli")
-	$(COMPILED) $(BIN)/python -m pytest -m long $(ARGS)
+test-long: init ## run the end-to-end tests, and property tests with many examples (of some folders: ARGS="tests/recipes tests/cli")
+	$(COMPILED) TRADEWIND_HYPOTHESIS=nightly $(BIN)/python -m pytest -m "long or hypothesis" $(ARGS)
 
 test-fast: init ## run the quick tests only, in three processes
 	$(COMPILED) $(BIN)/python -m pytest -m "not ray and not airflow and not slow" $(IN_PARALLEL) $(ARGS)
