@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -201,72 +202,150 @@ def test_unsupported_functions_of_a_dag_file_are_refused(tmp_path: Path, text: s
 
 
 CHANGED = """
-import os, random
+import math, os
+from collections import deque
+from defaults_of_dag import DEFAULTS
 from airflow.sdk import DAG, Variable, task
 CONFIG = {"lr": 1}
 CONFIG["lr"] = 2
 CONFIG.update(steps=3)
 SIZES = []
 for size in (1, 2):
-    SIZES.append(size)
-RUNS = [{"seed": 0}, {"seed": 0}]
-for number, run in enumerate(RUNS):
-    run["seed"] = number
-SAME = CONFIG
-SAME["same"] = True
+    if size:
+        last = size
+        SIZES.append(last)
 class Model:
     layers = 1
+    scale = math.nan
 Model.layers = 2
-def widen(model, by):
-    model.width = by
-def count():
-    global TOTAL
-    TOTAL = TOTAL + 1
-TOTAL = 0
-count()
-widen(Model, by=8)
-SHUFFLED = [3, 1, 2]
-random.shuffle(SHUFFLED)
-SHUFFLED.sort()
-setattr(Model, "heads", 4)
+SHUFFLED = deque([3, 1, 2])
+SHUFFLED.rotate(1)
+del SHUFFLED[0]
 if SIZES:
     DEEP = {"a": {"b": 0}}
     DEEP["a"]["b"] += 5
-HOOKED = {}
-HOOKED["x"] = Variable
-LOGGED = []
+DEFAULTS.append(1)
+with DAG("one"):
+    CONFIG["in"] = "dag"
+@task
+def changed():
+    return [CONFIG, SIZES, Model.layers, list(SHUFFLED), DEEP, DEFAULTS]
 os.environ["SEEN"] = "yes"
 PATH = __file__
 @task
-def changed():
-    return [CONFIG, SIZES, RUNS, Model.layers, Model.width, Model.heads, TOTAL, SHUFFLED, DEEP]
-@task
-def hooked():
-    return HOOKED
-@task
 def here():
     return PATH
-@task
-def plain(values):
-    return [*values, *LOGGED, os.name]
-with DAG("one"):
-    plain(LOGGED)
-print(LOGGED)
 """
 
 
-def test_changes_of_a_constant_travel_or_are_refused(tmp_path: Path) -> None:
+def test_plain_changes_of_a_constant_travel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "defaults_of_dag.py").write_text("DEFAULTS = [0]\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("SEEN", "no")
     module = load_dag_file(tmp_path, CHANGED)
-    config = {"lr": 2, "steps": 3, "same": True}
-    values = [config, [1, 2], [{"seed": 0}, {"seed": 1}], 2, 8, 4, 1, [1, 2, 3], {"a": {"b": 5}}]
-    assert result_of(call_to(module.changed.function), tmp_path) == module.changed.function() == values
-    hooked, here = (CHANGED.splitlines().index(line) + 1 for line in ('HOOKED["x"] = Variable', "PATH = __file__"))
-    with pytest.raises(SpecError, match=f"uses 'HOOKED', which line {hooked} changes with 'Variable', which needs Air"):
-        call_to(module.hooked.function)
-    with pytest.raises(SpecError, match=rf"uses '__file__' \(line {here}\), and the file does not exist on a cluster"):
+    config = {"lr": 2, "steps": 3, "in": "dag"}
+    values = [config, [1, 2], 2, [3, 1], {"a": {"b": 5}}, [0, 1]]
+    call = call_to(module.changed.function, code=CodeFolder(tmp_path))
+    assert "environ" not in call.to_json()
+    assert result_of(call, tmp_path) == module.changed.function() == values
+    line = CHANGED.splitlines().index("PATH = __file__") + 1
+    with pytest.raises(SpecError, match=rf"uses '__file__' \(line {line}\), and the file does not exist on a cluster"):
         call_to(module.here.function)
-    source = call_to(module.plain.function, []).to_json()
-    assert "LOGGED = []" in source and "print" not in source and "environ" not in source
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "line", "later"),
+    [
+        ("class C:\n    a = 1\ndef widen(m):\n    m.b = 2\nwiden(C)", "C", 1, 5),
+        ("C = [{'seed': 0}]\nfor run in C:\n    run['seed'] = 1", "C", 1, 2),
+        ("class C:\n    a = 1\nprint(C)\nsetattr(C, 'heads', 4)", "C", 1, 4),
+        ("import random\nC = [*range(50)]\nrandom.shuffle(C)", "C", 2, 3),
+        ("C = {}\ndef register(f):\n    C[f.__name__] = f\n    return f\n@register\ndef g(): ...", "C", 1, None),
+        ("C = {}\nC['x'] = Variable", "C", 1, 2),
+        ("C = 0\ndef count():\n    global C\n    C += 1\ncount()", "C", 1, None),
+        ("C = {}\nD = C\nD['x'] = 1", "C", 1, 2),
+        ("C = {}\ng = lambda: C.update(x=1)\ng()", "C", 1, 2),
+        ("C = []\nD = [C.append(n) for n in range(3)]", "C", 1, 2),
+        ("from types import SimpleNamespace\nC = SimpleNamespace(a=[])\nvars(C)['a'] = [1]", "C", 2, 3),
+        ("C = {1, 2}\nset.add(C, 3)", "C", 1, 2),
+        ("C = {}\ntry:\n    C['x'] = 1\nexcept KeyError: ...", "C", 1, 2),
+        ("class M:\n    def __init__(self): self.a = 0\n    def go(self): self.a = 1\nC = M()\nC.go()", "C", 4, 5),
+    ],
+)
+def test_other_changes_of_a_constant_are_refused(
+    tmp_path: Path, text: str, name: str, line: int, later: int | None
+) -> None:
+    text = f"from airflow.sdk import DAG, Variable, task\n{text}\n@task\ndef uses():\n    return C\n"
+    module = load_dag_file(tmp_path, text)
+    hint = rf" \(line {later + 1} may change it\)" if later else ""
+    expected = f"uses '{name}', which has another value in the DAG file than line {line + 1} gives it{hint}: set its"
+    with pytest.raises(SpecError, match=expected):
+        call_to(module.uses.function)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "with DAG('d'):\n    for cfg in RUNS:\n        cfg.setdefault('seed', 1)\n        uses(cfg)",
+        "with DAG('d'):\n    uses.override(task_id='x')(C)",
+        "print(C)",
+        "def validate(config):\n    assert config\n    print('validated')\nvalidate(C)",
+        "OUT.joinpath('made').mkdir(exist_ok=True)",
+        "with DAG('d') as d: ...\nif __name__ == '__main__':\n    C['lr'] = 9\n    d.test()",
+        "if __name__ == '__main__':\n    C = {}",
+        "def other():\n    C['never'] = 'called'",
+        "from contextlib import suppress\nwith suppress(KeyError):\n    del C['not there']",
+    ],
+)
+def test_statements_that_change_nothing_do_not_travel(
+    tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = (
+        "import datetime, itertools, re, time\nfrom enum import Enum\nfrom pathlib import Path\n"
+        f"from airflow.sdk import DAG, Variable, task\nOUT = Path({str(tmp_path)!r})\n"
+        "class Kind(Enum):\n    A = 1\n"
+        "C = {'lr': 1, 'kinds': {Kind.A}, 'kind': Kind.A, 'nan': float('nan'), 're': re.compile('a')}\n"
+        "RUNS = [{'seed': 0}]\nNOW, DAY = time.time(), datetime.date(2026, 11, 20)\n"
+        "CYCLE = [object()]\nCYCLE.append(CYCLE)\n"
+        "STAMP = time.strftime('%H%M%S', time.gmtime(next(itertools.count(int(NOW)))))\n"
+    )
+    uses = "@task\ndef uses(cfg=None):\n    return [OUT, C, RUNS, NOW, DAY, CYCLE, STAMP]\n"
+    module = load_dag_file(tmp_path, start + uses + text + "\n")
+    module.__dict__["STAMP"] = "000000"  # the file was loaded at another time
+    capsys.readouterr()
+    call = call_to(module.uses.function)
+    assert capsys.readouterr().out == ""
+    assert call.function.source is not None
+    taken = "".join(piece for _, piece in call.function.source.pieces)
+    assert taken == "".join(
+        line for line in (start + uses).splitlines(True) if "airflow" not in line and "@" not in line
+    )
+
+
+def test_constants_are_not_changed_again_by_the_comparison(tmp_path: Path) -> None:
+    """A list of another module, also by another name, is changed once, when the file is loaded."""
+    (tmp_path / "shared_lists.py").write_text("ONE = []\nTWO = []\n")
+    sys.path.insert(0, str(tmp_path))
+    try:
+        module = load_dag_file(
+            tmp_path,
+            "import airflow\nfrom shared_lists import ONE, TWO\nONE.append(1)\nSAME = TWO\nSAME.append(1)\n"
+            "def uses(): return [ONE, SAME]\n",
+        )
+        call_to(module.uses)
+        assert module.uses() == [[1], [1]]
+    finally:
+        sys.path.remove(str(tmp_path))
+
+
+def test_slices_of_long_files_take_little_time(tmp_path: Path) -> None:
+    changes = "".join(f"C['{number}'] = {number}\n" for number in range(5000))
+    deep = "TEXT = " + " + ".join(["'a'"] * 1500) + "\nNESTED = []\nfor _ in range(5000):\n    NESTED = [NESTED]\n"
+    module = load_dag_file(tmp_path, f"import airflow\nC = {{}}\n{changes}{deep}def uses(): return C, TEXT, NESTED\n")
+    start = time.process_time()
+    call = call_to(module.uses)
+    assert time.process_time() - start < 10
+    assert call.function.source is not None and len(call.function.source.pieces) == 5005
 
 
 def test_file_edited_after_loading_is_refused(tmp_path: Path) -> None:

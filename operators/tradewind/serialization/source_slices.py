@@ -1,10 +1,13 @@
 """Slices of a file: one function and each top-level statement that its names depend on.
 
 A DAG file imports Airflow, which a cluster lacks, so a cluster cannot import the file. It can import the slice:
-imports, constants, helper functions and classes that the function uses travel with it, and so do the statements that
-change those constants and classes in place. Airflow's decorators (``@task.ray``) are omitted. A function that uses
-anything of Airflow's, or a variable of an enclosing function, is refused by name. Lines keep their numbers, so
-tracebacks match the real file.
+imports, constants, helper functions and classes that the function uses travel with it, and so do plain statements that
+change those constants and classes in place (``CONFIG["lr"] = 2``). Airflow's decorators (``@task.ray``) are omitted. A
+function that uses anything of Airflow's, or a variable of an enclosing function, is refused by name. Lines keep their
+numbers, so tracebacks match the real file.
+
+Other changes, such as by a helper function, are not followed. Instead the slice is run here, apart from the file, and a
+constant that gets another value than it has in the file is refused by name.
 """
 
 from __future__ import annotations
@@ -12,13 +15,21 @@ import __future__
 
 import ast
 import builtins
+import contextlib
+import dataclasses
+import datetime
 import dis
 import inspect
 import linecache
+import re
 import sys
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from decimal import Decimal
+from enum import Enum
+from pathlib import PurePath
 from typing import Any
 
 from tradewind.serialization.errors import FunctionImportError, SpecError
@@ -95,6 +106,8 @@ def imports_airflow(file: str) -> bool:
         tree = ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:
         return False
+    except RecursionError:
+        return True  # so that the function itself is refused, with its name
     return any(_is_of_airflow(name) for statement in _top_level(tree.body) for name in _imported_by(statement))
 
 
@@ -113,7 +126,14 @@ def source_of(function: types.FunctionType, shown_file: str) -> FunctionSource:
     lines = linecache.getlines(function.__code__.co_filename)
     if not lines:
         raise SpecError(f"{what} has no source file that could travel to the cluster.")
-    return _Slicer("".join(lines), what).slice(function.__name__, function.__code__.co_firstlineno, shown_file)
+    try:
+        slicer = _Slicer("".join(lines), what)
+        statements = slicer.slice(function.__name__, function.__code__.co_firstlineno)
+        source = slicer.source(statements, function.__name__, shown_file)
+    except RecursionError:
+        raise SpecError(f"{what} cannot travel: an expression of its file is nested too deeply.") from None
+    slicer.refuse_other_values(statements, function)
+    return source
 
 
 class _Slicer:
@@ -127,20 +147,103 @@ class _Slicer:
         for statement in _top_level(self.tree.body):
             for name in _bound_by(statement):
                 self.bindings.setdefault(name, []).append(statement)
+        self._needed: dict[int, tuple[ast.stmt, frozenset[str]]] = {}
+        self._bare: dict[int, ast.stmt] = {}
         self.of_airflow = self._names_of_airflow()
-        self.changes = self._changes()
+        tasks = {name for name, found in self.bindings.items() if any(map(self._is_task, found))}
+        self.not_plain = self.of_airflow | tasks
+        self.changes: dict[str, list[ast.stmt]] = {}
+        for statement in self._plain_statements(self.tree.body):
+            for name in self._changed_by(statement):
+                self.changes.setdefault(name, []).append(statement)
 
-    def slice(self, name: str, line: int, shown_file: str) -> FunctionSource:
+    def slice(self, name: str, line: int) -> list[ast.stmt]:
+        """Return the needed statements in the order of the file."""
         found: dict[int, ast.stmt] = {}
+        seen: set[str] = set()
         pending = [self._find(name, line)]
         while pending:
             statement = pending.pop()
             if id(statement) not in found:
                 found[id(statement)] = statement
-                pending += self._needed_by(statement)
-        statements = sorted(found.values(), key=lambda statement: statement.lineno)
+                for needed in self._names_used(statement) - seen:
+                    seen.add(needed)
+                    pending += [*self.bindings.get(needed, ()), *self.changes.get(needed, ())]
+        return _outermost(sorted(found.values(), key=lambda each: (each.lineno, each.col_offset)))
+
+    def source(self, statements: list[ast.stmt], name: str, shown_file: str) -> FunctionSource:
         pieces = dict.fromkeys(self._piece(statement) for statement in statements)
         return FunctionSource(name, shown_file, list(pieces), self._imports(statements))
+
+    def refuse_other_values(self, statements: list[ast.stmt], function: types.FunctionType) -> None:
+        """Refuse a constant that the slice gives another value than it has in the file.
+
+        The statements run here twice. A name whose value differs between the two runs, or is read from the clock or the
+        environment, is not compared; nothing is if a statement fails, since the cluster reports that.
+        """
+        if not all(_is_import(each) or isinstance(each, _Function) or self._is_literal(each) for each in statements):
+            ran = statements
+        else:
+            ran = [each for each in statements if self._is_literal(each)]
+        names = {name: each for each in ran if not _is_import(each) for name in _bound_by(each)}
+        names.pop(function.__name__, None)
+        if not names.keys() & function.__globals__.keys():
+            return
+        try:
+            codes = [(self._roots_of(each), _code_of(self._without_airflow(each), "<slice>")) for each in ran]
+            first, second = (_values_of(codes, function) for _ in range(2))
+        except (Exception, SystemExit):
+            return
+        defined = {each.name for each in statements if isinstance(each, ast.ClassDef)}
+        unstable = self._unstable(statements)
+        actual = function.__globals__
+        for name, statement in names.items():
+            if name in unstable or name not in first or name not in actual:
+                continue
+            comparison = _Comparison(function.__module__, defined)
+            if not comparison.is_same(first[name], actual[name]) and comparison.is_same(first[name], second.get(name)):
+                later = self._line_that_may_change(name, statement, statements)
+                hint = f" (line {later} may change it)" if later else ""
+                raise SpecError(
+                    f"{self.what} uses {name!r}, which has another value in the DAG file than line {statement.lineno} "
+                    f"gives it{hint}: set its value where it is defined, or pass it as an argument."
+                )
+
+    def _is_literal(self, statement: ast.stmt) -> bool:
+        """Whether the statement gives one name an immutable literal, as no other does."""
+        if isinstance(statement, ast.Assign):
+            targets = statement.targets
+        elif isinstance(statement, ast.AnnAssign):
+            targets = [statement.target]
+        else:
+            return False
+        if not all(isinstance(each, ast.Name) and len(self.bindings.get(each.id, ())) == 1 for each in targets):
+            return False
+        with contextlib.suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+            hash(ast.literal_eval(statement.value or ast.Constant(...)))
+            return statement.value is not None
+        return False
+
+    def _unstable(self, statements: list[ast.stmt]) -> set[str]:
+        """Return names whose values may differ from run to run, since a statement reads a clock, a file or the like."""
+        users: dict[str, set[str]] = {}
+        found: set[str] = set()
+        for statement in statements:
+            names = _bound_by(statement) | self._roots_of(statement)
+            if not _is_import(statement) and not _READERS.isdisjoint(_words_in(statement)):
+                found |= names
+            for needed in self._names_used(statement):
+                users.setdefault(needed, set()).update(names)
+        return _reachable(found, users)
+
+    def _line_that_may_change(self, name: str, statement: ast.stmt, statements: list[ast.stmt]) -> int | None:
+        inside = {id(each) for each in statements}
+        for each in _top_level(self.tree.body):
+            is_later = each.lineno > statement.lineno and id(each) not in inside
+            runs_others = isinstance(each, (*_DEFINITIONS, ast.With))
+            if is_later and not runs_others and name in _words_in(each) and not _is_print(each):
+                return each.lineno
+        return None
 
     def _find(self, name: str, line: int) -> ast.stmt:
         for node in ast.walk(self.tree):
@@ -148,51 +251,71 @@ class _Slicer:
                 return node
         raise SpecError(f"{self.what} is not at line {line} of its file: the file was edited after it was loaded.")
 
-    def _needed_by(self, statement: ast.stmt) -> Iterator[ast.stmt]:
+    def _names_used(self, statement: ast.stmt) -> frozenset[str]:
+        """Return the names of the file that the statement uses; refuse one that cannot travel."""
         bare = self._without_airflow(statement)
         self._refuse_undefined(bare)
-        for name in _names_needed(bare):
-            if name in self.of_airflow:
-                raise SpecError(
-                    f"{self.what} uses {name!r}, which needs Airflow, and Airflow is not installed on a cluster: pass "
-                    "what it is needed for as an argument."
-                )
-            yield from self.bindings.get(name, ())
-            yield from self._changes_of(name)
-        for name in _names_in_fields(statement) - self.of_airflow:
-            yield from self.bindings.get(name, ())
+        needed = self._needs(bare)
+        for name in sorted(needed & self.of_airflow):
+            raise SpecError(
+                f"{self.what} uses {name!r}, which needs Airflow, and Airflow is not installed on a cluster: pass "
+                "what it is needed for as an argument."
+            )
+        return needed | (_names_in_fields(statement) - self.of_airflow)
 
-    def _changes(self) -> dict[str, list[ast.stmt]]:
-        """Return name -> statements that change its value in place; a module's state is not of the file."""
-        imported = {name for name, found in self.bindings.items() if all(map(_is_import, found))}
-        tasks = {name for name, found in self.bindings.items() if any(self._is_task(statement) for statement in found)}
-        finder = _ChangeFinder(self.tree.body, ignored=tasks | self.of_airflow, modules=imported)
-        changes: dict[str, list[ast.stmt]] = {}
-        for statement in _top_level(self.tree.body):
-            for name in finder.changed_by(statement) - imported:
-                changes.setdefault(name, []).append(statement)
-        return changes
+    def _needs(self, statement: ast.stmt) -> frozenset[str]:
+        if id(statement) not in self._needed:
+            self._needed[id(statement)] = statement, frozenset(_names_needed(statement))  # keeps the id in use
+        return self._needed[id(statement)][1]
 
     def _is_task(self, statement: ast.stmt) -> bool:
         return len(_decorators(statement)) > len(_decorators(self._without_airflow(statement)))
 
-    def _changes_of(self, name: str) -> list[ast.stmt]:
-        for statement in self.changes.get(name, ()):
-            for needed in sorted(_names_needed(self._without_airflow(statement)) & self.of_airflow):
-                raise SpecError(
-                    f"{self.what} uses {name!r}, which line {statement.lineno} changes with {needed!r}, which needs "
-                    "Airflow, and Airflow is not installed on a cluster: pass the value as an argument."
-                )
-        return self.changes.get(name, [])
+    def _plain_statements(self, body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+        """Yield the statements that run one after the other: of the file, and of its ``with DAG(...)`` blocks."""
+        for statement in body:
+            if isinstance(statement, ast.With):
+                items = {name.id for item in statement.items for name in _names_in(item.context_expr)}
+                if items & self.of_airflow:
+                    yield from self._plain_statements(each for each in statement.body if each.lineno > statement.lineno)
+            elif not _is_main_block(statement):
+                yield statement
+
+    def _changed_by(self, statement: ast.stmt) -> set[str]:
+        """Return the names whose values the statement changes in place, if it does nothing else."""
+        roots = self._roots_of(statement)
+        if not roots or not self.not_plain.isdisjoint(self._needs(statement)):
+            return set()
+        found = {
+            name for name in roots if not all(isinstance(each, ast.Import) for each in self.bindings.get(name, ()))
+        }
+        return found if len(found) == len(roots) else set()
+
+    def _roots_of(self, statement: ast.stmt) -> set[str]:
+        """Return the roots of ``A["x"] = 1``, ``A.b.append(1)`` and of loops and conditions of such; else nothing."""
+        roots: set[str] = set()
+        pending = [statement]
+        while pending:
+            each = pending.pop()
+            if isinstance(each, (ast.For, ast.While, ast.If)):
+                if isinstance(each, ast.For) and _names_of_targets([each.target]) is None:
+                    return set()
+                pending += [*each.body, *each.orelse]
+            elif found := _changed_roots(each):
+                roots |= found
+            elif not _is_plain_binding(each):
+                return set()
+        return roots
 
     def _refuse_undefined(self, statement: ast.stmt) -> None:
-        if "__file__" in _names_needed(statement):
+        if "__file__" in self._needs(statement):
             raise SpecError(
                 f"{self.what} uses '__file__' (line {statement.lineno}), and the file does not exist on a cluster: "
                 "pass the path as an argument."
             )
-        for name in _names_needed(statement, _IN_FUNCTIONS):
-            if name not in self.bindings and not hasattr(builtins, name) and name not in _MODULE_NAMES:
+        strange = [name for name in self._needs(statement) if name not in self.bindings and not _is_known(name)]
+        if strange:
+            for name in sorted(_names_needed(statement, _IN_FUNCTIONS) & set(strange)):
                 hint = ": import it by its name rather than with '*'" if "*" in self.bindings else ""
                 raise SpecError(f"{self.what} uses {name!r}, which its file does not define{hint}.")
 
@@ -204,16 +327,26 @@ class _Slicer:
             if any(map(_is_of_airflow, _imported_by(statement)))
             for name in _bound_by(statement)
         }
-        before = -1
-        while len(found) != before:
-            before = len(found)
-            for name, statements in self.bindings.items():
-                if any(_names_needed(_undecorated(statement, found)) & found for statement in statements):
-                    found.add(name)
-        return frozenset(found)
+        users: dict[str, set[str]] = {}
+        for name, statements in self.bindings.items():
+            for statement in statements:
+                for needed in self._needs(self._without_decorators(statement)):
+                    users.setdefault(needed, set()).add(name)
+        return frozenset(_reachable(found, users))
+
+    def _without_decorators(self, statement: ast.stmt) -> ast.stmt:
+        return _undecorated(statement, lambda _: True) if _decorators(statement) else statement
 
     def _without_airflow(self, statement: ast.stmt) -> ast.stmt:
-        return _undecorated(statement, self.of_airflow)
+        """Return the same definition without the decorators that need Airflow."""
+        if not _decorators(statement):
+            return statement
+        if id(statement) not in self._bare:
+            needs = self.of_airflow
+            self._bare[id(statement)] = _undecorated(
+                statement, lambda each: any(node.id in needs for node in _names_in(each))
+            )
+        return self._bare[id(statement)]
 
     def _piece(self, statement: ast.stmt) -> tuple[int, str]:
         """Return first line number and text of the statement; lines of omitted decorators are empty."""
@@ -239,127 +372,242 @@ _MUTATORS = frozenset({
     "intersection_update", "move_to_end", "pop", "popitem", "popleft", "remove", "reverse", "rotate", "setdefault",
     "sort", "subtract", "symmetric_difference_update", "update",
 })  # fmt: skip
-"""Methods that change their object, wherever they are called."""
-_LOGGING = frozenset({"critical", "debug", "error", "exception", "info", "log", "warning"})
-"""Methods that change nothing. Any other method is taken for a change if its result is not used."""
+"""Methods that change their object."""
+_READERS = frozenset({
+    "check_output", "choice", "communicate", "connect", "ctime", "environ", "environb", "exists", "expanduser",
+    "fromtimestamp", "getcwd", "getenv", "getmtime", "getpid", "getsize", "gettempdir", "getuser", "glob", "gmtime",
+    "home", "httpx", "is_dir", "is_file", "isdir", "isfile", "iterdir", "listdir", "localtime", "mkdtemp", "mkstemp",
+    "monotonic", "monotonic_ns", "now", "open", "perf_counter", "perf_counter_ns", "popen", "randint", "random", "read",
+    "read_bytes", "read_text", "requests", "rglob", "run", "sample", "scandir", "secrets", "stat", "strftime", "system",
+    "time", "time_ns", "today", "uname", "urlopen", "utcnow", "uuid", "uuid1", "uuid4", "walk",
+})  # fmt: skip
+"""Names of what reads a clock, a random number, the environment, a file or a network: values differ between runs."""
 
 
-class _ChangeFinder:
-    """Finds the names whose values a statement changes in place: ``A["x"] = 1``, ``A.append(1)``, ``change(A)``.
+def _changed_roots(statement: ast.stmt) -> set[str] | None:
+    """Return the names that ``A["x"] = 1``, ``del A.b[0]`` or ``A.b.append(1)`` begin with; None for all others."""
+    if isinstance(statement, (ast.Assign, ast.Delete)):
+        changed: list[ast.expr] = statement.targets
+    elif isinstance(statement, ast.AugAssign) or (isinstance(statement, ast.AnnAssign) and statement.value):
+        changed = [statement.target]
+    elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        method = statement.value.func
+        return _roots([method.value]) if isinstance(method, ast.Attribute) and method.attr in _MUTATORS else None
+    else:
+        return None
+    return _roots(changed) if all(isinstance(each, (ast.Attribute, ast.Subscript)) for each in changed) else None
 
-    Calls of the file's functions count by what their bodies change, calls of others by their arguments if the result is
-    not used. A name that another one is bound to, or that a loop goes over, is changed with it.
+
+def _roots(expressions: Iterable[ast.expr]) -> set[str] | None:
+    found = set()
+    for expression in expressions:
+        while isinstance(expression, (ast.Attribute, ast.Subscript)):
+            expression = expression.value
+        if not isinstance(expression, ast.Name):
+            return None
+        found.add(expression.id)
+    return found
+
+
+def _is_plain_binding(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.Assign):
+        return _names_of_targets(statement.targets) is not None
+    if isinstance(statement, (ast.AugAssign, ast.AnnAssign)):
+        return isinstance(statement.target, ast.Name)
+    return isinstance(statement, (ast.Pass, ast.Break, ast.Continue))
+
+
+def _names_of_targets(targets: Iterable[ast.expr]) -> list[str] | None:
+    """Return the names of ``a`` or ``a, (b, *c)``; None if other things are targets too."""
+    nodes = [node for target in targets for node in ast.walk(target) if not isinstance(node, ast.expr_context)]
+    if not all(isinstance(node, (ast.Name, ast.Tuple, ast.List, ast.Starred)) for node in nodes):
+        return None
+    return [node.id for node in nodes if isinstance(node, ast.Name)]
+
+
+def _values_of(codes: Iterable[tuple[set[str], types.CodeType]], function: types.FunctionType) -> dict[str, Any]:
+    """Run the statements by themselves; return what their names are bound to.
+
+    A statement that would change an object of another module, as the file itself has changed it, does not run.
+    """
+    values: dict[str, Any] = {"__name__": function.__module__, "__doc__": None}
+    actual = function.__globals__
+    for roots, code in codes:
+        if not any(name in values and values[name] is actual.get(name, values) for name in roots):
+            exec(code, values)
+    return values
+
+
+_PLAIN = (
+    str, bytes, bytearray, int, float, complex, bool, types.NoneType, PurePath, datetime.date, datetime.time,
+    datetime.timedelta, datetime.tzinfo, Decimal, range, re.Pattern,
+)  # fmt: skip
+_FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType)
+_MAX_DEPTH = 40
+
+
+class _Comparison:
+    """Comparison of two values that two runs of the same statements made; what it does not know counts as the same.
 
     Args:
-        body: Statements of the file.
-        ignored: Names whose calls change nothing: Airflow's, and tasks.
-        modules: Names of imports.
+        module: The module of the file.
+        defined: The classes that the slice defines.
     """
 
-    def __init__(self, body: list[ast.stmt], ignored: Iterable[str], modules: Iterable[str]) -> None:
-        self._ignored = {*ignored, "print"}
-        self._modules = {*modules}
-        self._functions = {each.name: each for each in _top_level(body) if isinstance(each, _Function)}
-        self._aliases: dict[str, set[str]] = {}
-        for statement in _top_level(body):
-            self._collect_aliases(statement)
-        self._of_function: dict[str, set[str]] = {}
+    def __init__(self, module: str, defined: Iterable[str]) -> None:
+        self._module = module
+        self._defined = set(defined)
+        self._seen: set[tuple[int, int]] = set()
 
-    def changed_by(self, statement: ast.stmt) -> set[str]:
-        """Return the names that the statement changes when it runs, without the bodies of its definitions."""
-        if isinstance(statement, (*_DEFINITIONS, ast.With)):  # the statements of the block are visited for themselves
-            return set()
-        return self._with_aliases(self._changes([statement]))
+    def is_same(self, one: Any, other: Any) -> bool:
+        try:
+            return self._same(one, other, 0)
+        except Exception:  # by a method of the value's class
+            return True
 
-    def _changes(self, body: Iterable[ast.AST]) -> set[str]:
-        found: set[str] = set()
-        for node in _shallow(body):
-            if isinstance(node, (ast.Subscript, ast.Attribute)) and not isinstance(node.ctx, ast.Load):
-                found |= _root(node)
-            elif isinstance(node, ast.Call):
-                found |= self._changes_by_call(node)
-            elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-                found |= self._changes_by_discarded_call(node.value)
-        return found
+    def _same(self, one: Any, other: Any, depth: int) -> bool:
+        if one is other or depth > _MAX_DEPTH or (id(one), id(other)) in self._seen:
+            return True
+        kind = self._kind(one)
+        kind_of_other = self._kind(other)
+        if not kind or not kind_of_other:
+            return not {kind, kind_of_other} & {"plain", "list", "set", "dict"}
+        if kind != kind_of_other:
+            return False
+        if kind == "function":
+            return _name_of(one) == _name_of(other)
+        if kind != "class" and type(one).__qualname__ != type(other).__qualname__:
+            return False
+        if kind == "plain":
+            return _is_equal(one, other)
+        if kind == "enum":
+            return bool(one.name == other.name)
+        self._seen.add((id(one), id(other)))
+        return self._same_parts(kind, one, other, depth + 1)
 
-    def _changes_by_call(self, call: ast.Call) -> set[str]:
-        if isinstance(call.func, ast.Attribute):
-            return _root(call.func.value) if call.func.attr in _MUTATORS else set()
-        if not isinstance(call.func, ast.Name) or call.func.id in self._ignored:
-            return set()
-        function = self._functions.get(call.func.id)
-        return set() if function is None else self._changes_by_function(function, call)
+    def _kind(self, value: Any) -> str:
+        if isinstance(value, type):
+            return "class"
+        if isinstance(value, _FUNCTIONS):
+            return "function"
+        kinds: dict[str, Any] = {
+            "enum": Enum,
+            "plain": _PLAIN,
+            "list": (list, tuple, deque),
+            "set": (set, frozenset),
+            "dict": dict,
+        }
+        for kind, classes in kinds.items():
+            if isinstance(value, classes):
+                return kind
+        made_here = type(value).__module__ == self._module and type(value).__name__ in self._defined
+        is_data = dataclasses.is_dataclass(value) or isinstance(value, types.SimpleNamespace)
+        return "instance" if made_here or is_data else ""
 
-    def _changes_by_discarded_call(self, call: ast.Call) -> set[str]:
-        root = _root(call.func)
-        if root & self._ignored or root & self._functions.keys():
-            return set()
-        if isinstance(call.func, ast.Attribute) and not root & self._modules:
-            return set() if call.func.attr in _LOGGING else root
-        values = [*call.args, *(keyword.value for keyword in call.keywords)]
-        return {value.id for value in values if isinstance(value, ast.Name)}
-
-    def _changes_by_function(self, function: _Function, call: ast.Call) -> set[str]:
-        changed = self._changed_in(function)
-        parameters = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
-        given = dict(zip(parameters, call.args, strict=False)) | {str(each.arg): each.value for each in call.keywords}
-        own = {*parameters, *(each.arg for each in function.args.kwonlyargs)}
-        return (changed - own).union(*(_root(value) for name, value in given.items() if name in changed))
-
-    def _changed_in(self, function: _Function) -> set[str]:
-        """Return the parameters and the file's names that a call of the function changes or binds."""
-        if function.name not in self._of_function:
-            self._of_function[function.name] = set()  # ends a recursion
-            bound = {name for node in _shallow(function.body) if isinstance(node, ast.Global) for name in node.names}
-            local = {
-                node.id
-                for node in _shallow(function.body)
-                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id not in bound
-            }
-            self._of_function[function.name] = bound | (self._changes(function.body) - local)
-        return self._of_function[function.name]
-
-    def _collect_aliases(self, statement: ast.stmt) -> None:
-        for node in _shallow([statement]):
-            if isinstance(node, ast.Assign):
-                targets, roots = node.targets, _root(node.value)
-            elif isinstance(node, (ast.For, ast.comprehension)):
-                targets, roots = [node.target], {each.id for each in _names_in(node.iter)}
-            else:
-                continue
-            for target in targets:
-                for name in _names_in(target):
-                    if isinstance(name.ctx, ast.Store):
-                        self._aliases.setdefault(name.id, set()).update(roots - self._ignored - self._modules)
-
-    def _with_aliases(self, names: set[str]) -> set[str]:
-        found: set[str] = set()
-        waiting = [*names]
-        while waiting:
-            name = waiting.pop()
-            if name not in found:
-                found.add(name)
-                waiting += self._aliases.get(name, ())
-        return found
+    def _same_parts(self, kind: str, one: Any, other: Any, depth: int) -> bool:
+        if kind == "list":
+            return len(one) == len(other) and all(self._same(*pair, depth) for pair in zip(one, other, strict=True))
+        if kind == "set":
+            return len(one) == len(other) and _plain_of(one) == _plain_of(other)
+        if kind == "dict":
+            pairs = zip(one.items(), other.items(), strict=True)
+            return len(one) == len(other) and all(self._same(*pair, depth) for pair in pairs)
+        if kind == "class":
+            return one.__qualname__ == other.__qualname__ and self._same_parts(
+                "dict", _constants(one), _constants(other), depth
+            )
+        return self._same_parts("dict", _fields(one), _fields(other), depth)
 
 
-def _shallow(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """Yield the nodes that run with these statements, without those of definitions in them."""
-    for node in body:
-        yield node
-        if not isinstance(node, (*_DEFINITIONS, ast.Lambda)):
-            yield from _shallow(ast.iter_child_nodes(node))
+def _is_equal(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other or (one != one and other != other))  # NaN
+    except Exception:
+        return True
 
 
-def _root(expression: ast.AST) -> set[str]:
-    """Return the name that ``name.attribute[index]`` begins with."""
-    while isinstance(expression, (ast.Attribute, ast.Subscript, ast.Starred)):
-        expression = expression.value
-    return {expression.id} if isinstance(expression, ast.Name) else set()
+def _plain_of(values: Iterable[Any]) -> set[Any]:
+    return {value for value in values if isinstance(value, _PLAIN) and value == value}
+
+
+def _name_of(function: Any) -> str:
+    return str(getattr(function, "__qualname__", getattr(function, "__name__", "")))
+
+
+def _constants(class_: type) -> dict[str, Any]:
+    members = vars(class_).items()
+    return {name: value for name, value in members if not name.startswith("__") and isinstance(value, _COMPARED)}
+
+
+_COMPARED = (*_PLAIN, list, tuple, deque, set, frozenset, dict, types.SimpleNamespace)
+
+
+def _fields(instance: Any) -> dict[str, Any]:
+    found = getattr(instance, "__dict__", None)
+    if found is None and dataclasses.is_dataclass(instance):
+        found = {field.name: getattr(instance, field.name, None) for field in dataclasses.fields(instance)}
+    return dict(found or {})
 
 
 def _is_import(statement: ast.stmt) -> bool:
     return isinstance(statement, (ast.Import, ast.ImportFrom))
+
+
+def _is_print(statement: ast.stmt) -> bool:
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "print"
+
+
+def _is_main_block(statement: ast.stmt) -> bool:
+    """Whether this is ``if __name__ == "__main__":``, which does not run when Airflow loads the file."""
+    if not isinstance(statement, ast.If) or not isinstance(statement.test, ast.Compare):
+        return False
+    sides = [statement.test.left, *statement.test.comparators]
+    names = {
+        each.id if isinstance(each, ast.Name) else each.value
+        for each in sides
+        if isinstance(each, (ast.Name, ast.Constant))
+    }
+    return names == {"__name__", "__main__"} and isinstance(statement.test.ops[0], ast.Eq)
+
+
+def _words_in(statement: ast.stmt) -> set[str]:
+    """Return the names and the attributes in the statement."""
+    found: set[str] = set()
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            found.add(node.attr)
+    return found
+
+
+def _reachable(names: Iterable[str], following: Mapping[str, Iterable[str]]) -> set[str]:
+    """Return the names, and those that follow from them."""
+    found: set[str] = set()
+    pending = [*names]
+    while pending:
+        name = pending.pop()
+        if name not in found:
+            found.add(name)
+            pending += following.get(name, ())
+    return found
+
+
+def _outermost(statements: list[ast.stmt]) -> list[ast.stmt]:
+    """Leave out statements of a ``with`` block that is itself among the statements."""
+    found: list[ast.stmt] = []
+    end = 0
+    for statement in statements:
+        if statement.lineno > end:
+            found.append(statement)
+            if isinstance(statement, ast.With):
+                end = statement.end_lineno or statement.lineno
+    return found
+
+
+def _is_known(name: str) -> bool:
+    return hasattr(builtins, name) or name in _MODULE_NAMES
 
 
 _MODULE_NAMES = frozenset({"__name__", "__doc__", "__spec__", "__loader__", "__package__", "__builtins__"})
@@ -370,6 +618,8 @@ _ANYWHERE = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 def _top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
     """Return the statements of a file, and each of those in a ``with DAG(...)`` block."""
     for statement in body:
+        if _is_main_block(statement):
+            continue
         yield statement
         if isinstance(statement, ast.With):
             yield from _top_level(statement.body)
@@ -406,8 +656,17 @@ def _is_of_airflow(module: str) -> bool:
 
 def _names_needed(statement: ast.stmt, instructions: tuple[str, ...] = _ANYWHERE) -> set[str]:
     """Return the module-level names used when the statement runs or its definitions are called."""
-    code = compile(ast.Module([statement], []), "-", "exec", flags=_LAZY_ANNOTATIONS, dont_inherit=True)
-    return set(_looked_up(code, instructions))
+    try:
+        return set(_looked_up(_code_of(statement, "-"), instructions))
+    except RecursionError:  # nested too deeply for the compiler, which compiles a whole file in another way
+        return {node.id for node in _names_in(statement) if isinstance(node.ctx, ast.Load)}
+
+
+def _code_of(statement: ast.stmt, file: str) -> types.CodeType:
+    code: types.CodeType = compile(
+        ast.Module([statement], []), file, "exec", flags=_LAZY_ANNOTATIONS, dont_inherit=True
+    )
+    return code
 
 
 def _looked_up(code: types.CodeType, instructions: tuple[str, ...]) -> Iterator[str]:
@@ -431,12 +690,9 @@ def _decorators(statement: ast.stmt) -> list[ast.expr]:
     return statement.decorator_list if isinstance(statement, _Definition) else []
 
 
-def _undecorated(statement: ast.stmt, of_airflow: Iterable[str]) -> ast.stmt:
-    """Return the same definition without the decorators that need Airflow."""
-    if not isinstance(statement, _Definition):
-        return statement
-    names = set(of_airflow)
-    others = [each for each in statement.decorator_list if names.isdisjoint(node.id for node in _names_in(each))]
+def _undecorated(statement: ast.stmt, is_omitted: Callable[[ast.expr], bool]) -> ast.stmt:
+    """Return the same definition without some of its decorators."""
+    others = [each for each in _decorators(statement) if not is_omitted(each)]
     fields = dict(ast.iter_fields(statement)) | {"decorator_list": others}
     return ast.copy_location(type(statement)(**fields), statement)
 
