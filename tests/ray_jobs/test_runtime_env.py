@@ -9,6 +9,7 @@ import pytest
 from ray._common.runtime_env_uri import Protocol
 from ray.runtime_env import RuntimeEnv
 
+from tradewind.ray_jobs.client import unexpanded_env
 from tradewind.ray_jobs.errors import BadRequestError
 from tradewind.ray_jobs.runtime_env import FIELDS, URI_SCHEMES, prepare_runtime_env
 
@@ -88,3 +89,27 @@ def test_excludes_of_caller_follow_and_override_defaults(tmp_path: Path) -> None
 def test_modules_keep_folders_excluded_from_working_dir(tmp_path: Path) -> None:
     excludes = prepare_runtime_env({"py_modules": [str(tmp_path)]})["excludes"]
     assert ".git" in excludes and "/logs" not in excludes
+
+
+@pytest.mark.parametrize(
+    ("fields", "raw"),
+    [
+        ({}, set()),
+        ({"working_dir": "$A"}, set()),
+        ({"image_uri": "python:3.11"}, {"A", "B", "PIP_URL", "UV_URL", "CONDA_URL"}),
+        ({"container": {"image": "python"}}, {"A", "B", "PIP_URL", "UV_URL", "CONDA_URL"}),
+        ({"pip": ["x"]}, {"PIP_URL", "UV_URL", "CONDA_URL"}),
+        ({"pip": {"packages": ["x @ https://${A}@host/x.whl"]}}, {"A", "PIP_URL", "UV_URL", "CONDA_URL"}),
+        (
+            {"uv": {"packages": ["x"], "uv_pip_install_options": ["--find-links $B"]}},
+            {"B", "PIP_URL", "UV_URL", "CONDA_URL"},
+        ),
+        ({"conda": {"dependencies": ["x", {"pip": ["y"]}]}}, {"PIP_URL", "UV_URL", "CONDA_URL"}),
+    ],
+)
+def test_dollars_are_escaped_unless_ray_reads_them_raw(fields: dict[str, Any], raw: set[str]) -> None:
+    given = {"A": "a$b", "B": "${A}", "PIP_URL": "a$b", "UV_URL": "a$b", "CONDA_URL": "a$b"}
+    made = unexpanded_env({**fields, "env_vars": given})
+    assert {name for name in given if made["env_vars"][name] == given[name]} == raw
+    assert all(made["env_vars"][name] == given[name].replace("$", "$${0}") for name in given.keys() - raw)
+    assert {**made, "env_vars": given} == {**fields, "env_vars": given}

@@ -36,6 +36,10 @@ REQUEST_TIMEOUT_S = 60
 OLDEST_RAY = "2.30"
 PLAIN_FIELDS = frozenset({"env_vars"})
 """Fields of a runtime environment that go to the cluster unchanged."""
+_CONTAINERS = ("image_uri", "container")
+_INSTALLERS = ("pip", "uv", "conda")
+_INSTALLER_PREFIXES = ("PIP_", "UV_", "CONDA_")
+_REFERENCE = re.compile(r"\$(?:(\w+)|\{([^}]*)\})", re.ASCII)
 _TLS_TIMEOUT_S = 5.0
 _Response = TypeVar("_Response")
 
@@ -138,7 +142,7 @@ class RayJobs:
         fields = {
             "entrypoint": job.entrypoint,
             "submission_id": job.submission_id,
-            "runtime_env": _unexpanded(job.runtime_env),
+            "runtime_env": unexpanded_env(job.runtime_env),
             "metadata": {**job.metadata, **labels},
             "entrypoint_num_cpus": job.num_cpus,
             "entrypoint_num_gpus": job.num_gpus,
@@ -217,17 +221,27 @@ class RayJobs:
             ) from None
 
 
-def _unexpanded(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
+def unexpanded_env(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
     """Return the environment with values that reach the job as given.
 
     Ray replaces ``$NAME`` and ``${NAME}`` in each value of ``env_vars``, and then removes each ``${NAME}`` that it did
     not replace, in one pass (``ray._private.utils.update_envs``). So behind each dollar it removes ``${0}``, which is
     no name of a variable.
+
+    Containers and installers of packages get the values without that pass. So values for a container stay, and those of
+    variables that an installer reads: by their name, or since its packages or options refer to them.
     """
     given = runtime_env.get("env_vars")
-    if not given:
+    if not given or any(runtime_env.get(field) for field in _CONTAINERS):
         return dict(runtime_env)
-    return {**runtime_env, "env_vars": {name: value.replace("$", "$${0}") for name, value in given.items()}}
+    installers = [runtime_env[field] for field in _INSTALLERS if runtime_env.get(field)]
+    read = {found[1] or found[2] for found in _REFERENCE.finditer(json.dumps(installers, default=str))}
+    prefixes = _INSTALLER_PREFIXES if installers else ()
+    escaped = {
+        name: value if name in read or name.startswith(prefixes) else value.replace("$", "$${0}")
+        for name, value in given.items()
+    }
+    return {**runtime_env, "env_vars": escaped}
 
 
 def _package_path(uri: str) -> str:

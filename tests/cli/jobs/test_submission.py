@@ -97,13 +97,13 @@ def test_two_new_ids_differ_and_a_chosen_one_is_kept() -> None:
 
 def test_equivalent_ray_command_has_real_options_and_no_token(tmp_path: Path) -> None:
     given = "--tpu v4-8 --num-cpus 1 --num-gpus 1 --memory 5 --metadata owner=me"
-    request = job(tmp_path, *given.split(), "-e", "A=x y", "--", "python", "a b.py")
+    request = job(tmp_path, *given.split(), "-e", "A=x y", "-e", "B=a$b", "--", "python", "a b.py")
     words = shlex.split(ray_command(request, CLUSTER))
     assert words[:3] == ["ray", "job", "submit"] and words[-3:] == ["--", "python", "a b.py"]
     options = dict(zip(words[3:-3:2], words[4:-3:2], strict=True))
     assert len(options) == 10 and options.keys() <= {name for each in submit.params for name in each.opts}
     assert options["--address"] == CLUSTER.address and options["--submission-id"] == "the-job"
-    assert json.loads(options["--runtime-env-json"])["env_vars"]["A"] == "x y"
+    assert json.loads(options["--runtime-env-json"])["env_vars"].items() >= {"A": "x y", "B": "a$${0}b"}.items()
     assert json.loads(options["--entrypoint-resources"]) == {"TPU-v4-8-head": 1.0, "TPU": 4.0}
     assert options["--entrypoint-memory"] == "5" and json.loads(options["--metadata-json"])["owner"] == "me"
     assert CLUSTER.token is not None and CLUSTER.token not in " ".join(words)

@@ -129,7 +129,9 @@ def place(arguments: argparse.Namespace) -> Placement:
 
 def ray_command(request: JobRequest, cluster: RayCluster) -> str:
     """Return the command that submits the same job with Ray's own command line; it holds no secrets."""
-    runtime_env = {name: value for name, value in request.runtime_env.items() if name != "working_dir"}
+    from tradewind.ray_jobs.client import unexpanded_env
+
+    runtime_env = unexpanded_env({name: value for name, value in request.runtime_env.items() if name != "working_dir"})
     options = {
         "--address": cluster.address,
         "--submission-id": request.submission_id,
