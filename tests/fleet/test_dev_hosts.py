@@ -10,6 +10,7 @@ import sys
 import tarfile
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -176,7 +177,11 @@ STUBBORN = "trap '' TERM; (setsid sleep 4242 &) ; echo up; sleep 4343"
 
 
 def sleepers(fleet: LoopbackFleet) -> list[psutil.Process]:
-    return [process for process in marked("HOME", str(fleet.home)) if process.name() == "sleep"]
+    found = []
+    for process in marked("HOME", str(fleet.home)):
+        with suppress(psutil.NoSuchProcess):  # it ended meanwhile
+            found += [process] if process.name() == "sleep" else []
+    return found
 
 
 def until_there_are(fleet: LoopbackFleet, count: int) -> None:

@@ -66,14 +66,17 @@ def test_running_and_starting_jobs_are_stopped_others_returned(jobs: RayJobs, tm
 
 
 def test_stopped_pending_jobs_never_start_when_capacity_joins(ray: LocalRay, jobs: RayJobs, tmp_path: Path) -> None:
-    """Ray's own stop ignores pending jobs (ray#58353). The slice that they require joins after the stop."""
+    """Ray's own stop ignores pending jobs (ray#58353). The slice that they require joins after the stop.
+
+    Ray may see that a supervisor is dead, and write FAILED, before the job is marked as stopped.
+    """
     ids = [f"waiting-{number}" for number in range(5)]
     for job in ids:
         jobs.submit_or_attach(JobRequest(job, f"touch {tmp_path / job}", resources={"late": 0.01}))
     notices: list[str] = []
     before = len([one for one in jobs.jobs() if one.job.startswith(KILLER_PREFIX)])
     ends = stop(jobs, *ids, notice=notices.append)
-    assert [end and end.status for end in ends] == ["STOPPED"] * 5
+    assert all(end is not None and end.status in ("STOPPED", "FAILED") for end in ends)
     assert any("is still pending" in notice for notice in notices)
     assert len([one for one in jobs.jobs() if one.job.startswith(KILLER_PREFIX)]) < before + 5, "they shared a killer"
     ray.start_slice(LocalSlice("late", "v4-8"))
@@ -81,7 +84,7 @@ def test_stopped_pending_jobs_never_start_when_capacity_joins(ray: LocalRay, job
     jobs.submit_or_attach(JobRequest("later", f"touch {later}", resources={"late": 0.01}))
     until(later.exists)  # proves that the slice runs such jobs
     assert [path.name for path in tmp_path.iterdir()] == ["later"]
-    assert [state(jobs, job) for job in ids] == ["STOPPED"] * 5
+    assert {state(jobs, job) for job in ids} <= {"STOPPED", "FAILED"}
     ray.kill_slice("late")
 
 
