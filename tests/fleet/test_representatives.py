@@ -68,9 +68,7 @@ def test_slice_used_again_just_before_idle_deletion_is_detected() -> None:
 
     assert newly_used_slices(snapshot(0, a=298.0), snapshot(5, a=1.0), TIMEOUT_S) == ["a"]
     assert newly_used_slices(snapshot(0, a=298.0), snapshot(5, a=303.0), TIMEOUT_S) == []
-    assert newly_used_slices(snapshot(0, a=200.0), snapshot(5, a=1.0), TIMEOUT_S) == [], (
-        "it was not to be deleted"
-    )
+    assert newly_used_slices(snapshot(0, a=200.0), snapshot(5, a=1.0), TIMEOUT_S) == [], "it was not to be deleted"
     assert newly_used_slices(snapshot(0, a=float("inf")), snapshot(5, a=1.0), TIMEOUT_S) == [], "its hosts came back"
     assert newly_used_slices(snapshot(0), snapshot(5, a=0.0), TIMEOUT_S) == [], "it is new"
 
