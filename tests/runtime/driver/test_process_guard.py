@@ -145,21 +145,22 @@ def test_guard_reaps_exited_orphans(mark):
 
 
 HOPS = """
-import os, time
+import os, sys, time
 end = time.monotonic() + 60
 while time.monotonic() < end:
     if os.fork():
         os._exit(0)
+    os.close(os.open(sys.argv[1], os.O_CREAT))
 """
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", ["{hops} & sleep 600", "setsid {hops} & sleep 600"])
-def test_guard_kills_process_that_forks_and_exits_in_loop(mark, script):
-    hops = shlex.join([sys.executable, "-I", "-S", "-c", HOPS])
+def test_guard_kills_process_that_forks_and_exits_in_loop(mark, script, tmp_path):
+    looping = tmp_path / "looping"
+    hops = shlex.join([sys.executable, "-I", "-S", "-c", HOPS, str(looping)])
     guard = guarded(mark, "sh", "-c", f"trap '' TERM; {script.format(hops=hops)}", stdout=subprocess.PIPE)
-    until(lambda: len(descendants(guard.pid)) >= 2)
-    time.sleep(0.3)  # the script forks in a loop by now
+    until(lambda: looping.exists() and len(descendants(guard.pid)) >= 2)
     guard.terminate()
     assert guard.communicate(timeout=30)[0] == ""  # a surviving process would keep the pipe open
 
