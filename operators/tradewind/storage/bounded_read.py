@@ -1,4 +1,4 @@
-"""Bounded reads of records: only a regular file of limited size that is text is read whole.
+"""Bounded reads: only a regular file of limited size that is text is read whole.
 
 Anything else has a flaw, in words that follow "because", which the caller reports with the file's name. A link is not a
 record, since another writer wrote its target for another purpose. A read never waits for a pipe.
@@ -74,6 +74,19 @@ def read_file(name: str, max_bytes: int) -> tuple[bytes | Content, float]:
             parts.append(part)
             left -= len(part)
         return b"".join(parts), now.st_mtime
+
+
+def read_local(path: str | os.PathLike[str], max_bytes: int = LARGE) -> Content:
+    """Return the text of a local file that a user named, or its flaw; a link is followed, a pipe is not waited for.
+
+    Raises:
+        OSError: The file does not exist or cannot be opened.
+    """
+    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(opened, "rb") as file:
+        if (what := _kind(os.fstat(opened))) is not None:
+            return Content("", f"it is {what}")
+        return content_of(file.read(max_bytes + 1), max_bytes)
 
 
 def _kind(itself: os.stat_result) -> str | None:
