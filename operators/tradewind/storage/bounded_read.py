@@ -82,10 +82,9 @@ def read_local(path: str | os.PathLike[str], max_bytes: int = LARGE) -> Content:
     Raises:
         OSError: The file does not exist or cannot be opened.
     """
-    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(opened, "rb") as file:
-        if (what := _kind(os.fstat(opened))) is not None:
-            return Content("", f"it is {what}")
+    if (what := _kind(os.stat(path))) is not None:
+        return Content("", f"it is {what}")
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         return content_of(file.read(max_bytes + 1), max_bytes)
 
 
