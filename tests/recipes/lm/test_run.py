@@ -386,7 +386,8 @@ def test_marin_training_continues_at_checkpoint_step_on_own_data(bench: Workbenc
     bench.run(WRITTEN + STAND_STILL + END)
     printed = bench.run_noticed(WRITTEN + CONTINUE + END)
     begin = bench.root / "out/still/checkpoints/step-3"
-    assert printed[0].startswith(f"train_config.initialize_from_checkpoint_path: the checkpoint {begin} is of step 3")
+    continued = f"this training continues the checkpoint {begin} of step 3, and train_config.trainer.num_train_steps=4"
+    assert printed[0].startswith(f"train_config.initialize_from_checkpoint_path: {continued} ends it there: give ")
     assert f"  4 steps, 16 sequences of 32 tokens: {4 * 4 * 32} tokens" in printed
     assert f"  continues at step 5/8 with {begin}" in printed
     gone_on = begin.rename(begin.with_name("step-5"))  # as if that training had also continued meanwhile
