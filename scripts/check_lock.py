@@ -1,4 +1,4 @@
-"""Fail when a lock does not fit pyproject.toml: every dependency of every extra needs a pin that it allows.
+"""Fail when a lock does not fit pyproject.toml: every dependency of every extra and group needs a pin that it allows.
 
 Each Python of the classifiers has a lock: the oldest requirements.lock, each other locks/VERSION.lock. A lock may
 precede its classifier, since the tests that must pass first need it. Each pin, also of the benchmarks' peers, needs
@@ -12,6 +12,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,14 @@ def locked_extras(pyproject: dict[str, Any]) -> list[str]:
     return [extra for extra in pyproject["project"]["optional-dependencies"] if extra not in CHIPS]
 
 
+def tools(pyproject: dict[str, Any]) -> Iterator[Requirement]:
+    """Yield the requirements of the dependency groups, without the project itself."""
+    for group in pyproject.get("dependency-groups", {}).values():
+        for requirement in (Requirement(entry) for entry in group if isinstance(entry, str)):
+            if not _is_project(requirement, pyproject["project"]):
+                yield requirement
+
+
 def pins(lock: str) -> dict[str, str]:
     """Return package name -> version of every line of the lock."""
     joined = lock.replace("\\\n", " ")
@@ -148,7 +157,8 @@ def _by_lock(root: Path, pyproject: dict[str, Any], lock: str) -> Iterator[tuple
     """Yield each required lock and its problems."""
     oldest, *_ = of_python = locks(root)
     for python, path in of_python.items():
-        yield path, problems(declared(pyproject, python, locked_extras(pyproject)), _text(root, path))
+        wanted = chain(declared(pyproject, python, locked_extras(pyproject)), tools(pyproject))
+        yield path, problems(wanted, _text(root, path))
     for name in images(pyproject):
         path = image_lock(name)
         yield path, image_problems(pyproject, name, _text(root, path), lock, oldest)

@@ -8,7 +8,8 @@ cd "$(dirname "$0")/.."
 uv=$1
 
 lock() { # VERSION FILE
-    "$uv" pip compile --quiet pyproject.toml --extra dev --prerelease=if-necessary-or-explicit --python-version "$1" \
+    "$uv" pip compile --quiet pyproject.toml --extra all --group test --group lint \
+        --prerelease=if-necessary-or-explicit --python-version "$1" \
         --no-header --no-annotate --no-emit-index-url --no-emit-find-links --generate-hashes -o "$2"
 }
 

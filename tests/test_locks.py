@@ -71,16 +71,18 @@ def test_marked_requirement_is_needed_in_lock_of_its_python_only() -> None:
     assert [*problems(declared(project, "3.12", []), "")] == ['a; python_version >= "3.12" has no pin']
 
 
-def test_separate_requirements_of_one_test_are_locked_too(tmp_path: Path) -> None:
+def test_tools_and_separate_requirements_of_one_test_are_locked(tmp_path: Path) -> None:
     classifiers = '["Programming Language :: Python :: 3.11"]'
     project = f'[project]\nname = "us"\nclassifiers = {classifiers}\ndependencies = []\noptional-dependencies = {{}}\n'
-    (tmp_path / "pyproject.toml").write_text(project)
+    groups = '[dependency-groups]\nall = ["us[x]", {include-group = "test"}]\ntest = ["tool"]\n'
+    (tmp_path / "pyproject.toml").write_text(project + groups)
     (tmp_path / "requirements.lock").touch()
     source = tmp_path / LM_EVAL
     source.parent.mkdir(parents=True)
     source.write_text("# apart\na<2\nb\n")
     lock = LM_EVAL.with_suffix(".lock")
-    assert [*every_problem(tmp_path)] == [f"{lock} is missing"]
+    assert [*every_problem(tmp_path)] == ["requirements.lock: tool has no pin", f"{lock} is missing"]
+    (tmp_path / "requirements.lock").write_text(f"tool==1 {HASH}\n")
     (tmp_path / lock).write_text(f"a==2 {HASH}\nb==1\n")
     assert [*every_problem(tmp_path)] == [f"{lock}: a<2 is pinned to 2", f"{lock}: b==1 has no hash"]
 
