@@ -15,10 +15,12 @@ from tradewind.cli.fleet.options import CLUSTER, CLUSTERS, CONFIG, DEV, REGISTRY
 from tradewind.cli.options import (
     EXIT_CODES,
     EXPERIMENTS,
+    JOB_ALIASES,
     JOBS,
     RECONCILE,
     SUBMIT,
     SUMMARY,
+    WHERE,
     Command,
     CommandGroup,
     Option,
@@ -51,6 +53,8 @@ def run(name: str, arguments: argparse.Namespace, default_connection: str | None
     from tradewind.cli.interrupts import Interrupted, Interrupts
     from tradewind.cli.output import say
 
+    if job_command := JOB_ALIASES.get(name.removeprefix(CLUSTERS.prefix)):
+        name = f"{JOBS.prefix}{job_command.name}"
     try:
         with Interrupts().catching() as interrupts:
             if name == RECONCILE.name:
@@ -95,7 +99,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of ``tradewind``; ``run`` in its namespace is the name of the command."""
     top = _Parser(prog="tradewind", description=SUMMARY, epilog=EXIT_CODES)
     commands = top.add_subparsers(metavar="COMMAND", required=True)
-    _add_group(commands, JOBS)
+    _add_group(commands, JOBS, WHERE)
     for command in (*EXPERIMENTS, RECONCILE):
         _add(commands, command)
     _add_group(commands, CLUSTERS, (CLUSTER, CONFIG))
@@ -120,12 +124,15 @@ class _Parser(argparse.ArgumentParser):
         return known, unknown
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """For an unknown command, name its group or the most similar one instead of listing all."""
+        """For an unknown command, name its group or the most similar one instead of listing all.
+
+        Destructive commands are not suggested: a user who mistyped "stop-job" must not be led to "stop".
+        """
         if not isinstance(action, argparse._SubParsersAction) or value in action.choices:
             super()._check_value(action, value)
             return
-        near = [f"{name} {value}" for name, group in action.choices.items() if value in _commands(group)]
-        near += get_close_matches(value, action.choices, n=2)
+        near = [f"{name} {value}" for name, group in action.choices.items() if value in _safe_commands(group)]
+        near += get_close_matches(value, _safe_choices(action), n=2)
         hint = f": did you mean {' or '.join(map(repr, near))}" if near else ""
         raise argparse.ArgumentError(None, f"there is no command {value!r}{hint}")
 
@@ -136,10 +143,14 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"tradewind: {as_line(shown)}; '{self.prog} --help' lists the options.\n")
 
 
-def _commands(parser: argparse.ArgumentParser) -> list[str]:
-    """Return the names of the subcommands of ``parser``."""
+def _safe_commands(parser: argparse.ArgumentParser) -> list[str]:
+    """Return the names of the subcommands of ``parser`` that are not destructive."""
     found = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    return [name for action in found for name in action.choices]
+    return [name for action in found for name in _safe_choices(action)]
+
+
+def _safe_choices(action: argparse._SubParsersAction[Any]) -> list[str]:
+    return [name for name, command in action.choices.items() if not command.get_default("is_destructive")]
 
 
 def _add_group(commands: Any, group: CommandGroup, before: Sequence[Option] = ()) -> None:
@@ -157,7 +168,7 @@ def _add(commands: Any, command: Command, prefix: str = "") -> None:
     added = commands.add_parser(command.name, help=command.summary, description=command.summary, epilog=command.more)
     for option in command.options:
         added.add_argument(*option.flags, **option.rest)
-    added.set_defaults(run=f"{prefix}{command.name}")
+    added.set_defaults(run=f"{prefix}{command.name}", is_destructive=command.is_destructive)
 
 
 def _work(name: str) -> Work:

@@ -26,12 +26,16 @@ class Option:
 
 @dataclass(frozen=True)
 class Command:
-    """One command: its name, a summary in one line, its options, and further notes."""
+    """One command: its name, a summary in one line, its options, and further notes.
+
+    One that ``is_destructive`` ends or deletes something, so it is never suggested in the place of a mistyped one.
+    """
 
     name: str
     summary: str
     options: Sequence[Option]
     more: str = ""
+    is_destructive: bool = False
 
 
 @dataclass(frozen=True)
@@ -121,17 +125,26 @@ def _number(text: str, kind: type, what: str, least: float = 0.0) -> Any:
     return number
 
 
-_WHERE: Final = (
-    option("--address", metavar="URL", help="the cluster's dashboard, such as http://10.0.0.2:8265"),
+WHERE: Final = (
     option(
-        "--cluster",
-        metavar="NAME|PATH",
+        "--address", metavar="URL", default=argparse.SUPPRESS,
+        help="the cluster's dashboard, such as http://10.0.0.2:8265",
+    ),
+    option(
+        "--cluster", metavar="NAME|PATH", default=argparse.SUPPRESS,
         help="the cluster of this name in the fleet file, or with its generated file at this path, or of this Airflow "
         "connection, instead of --address",
     ),
-    option("--config", metavar="FILE", help="the fleet file, or the generated file of a cluster, which names it"),
-    option("--ca", metavar="FILE", help="certificates to check the cluster's with, if its address is https://"),
-)
+    option(
+        "--config", metavar="FILE", default=argparse.SUPPRESS,
+        help="the fleet file, or the generated file of a cluster, which names it",
+    ),
+    option(
+        "--ca", metavar="FILE", default=argparse.SUPPRESS,
+        help="certificates to check the cluster's with, if its address is https://",
+    ),
+)  # fmt: skip
+"""Options of commands about jobs, also allowed before the command: ``jobs --config FILE list``."""
 _JOB: Final = option("job", metavar="ID", help="the job's submission id")
 _METADATA: Final = option(
     "--metadata", metavar="K=V", type=pair, action="append", default=[], help="only jobs with this metadata; repeatable"
@@ -144,7 +157,7 @@ SUBMIT: Final = Command(
     "submit",
     "submit a command as a job, and follow it to its end",
     (
-        *_WHERE,
+        *WHERE,
         option("--no-wait", "--no_wait", action="store_true", help="only submit; prints the job's id"),
         option(
             "-e", "--env", "--env_vars", "--env-vars", nargs="+", action="append", default=[],
@@ -179,7 +192,7 @@ LIST: Final = Command(
     "list",
     "list the jobs that have not ended",
     (
-        *_WHERE,
+        *WHERE,
         option("--all", action="store_true", help="also those that have ended"),
         _JSON,
         _METADATA,
@@ -188,13 +201,13 @@ LIST: Final = Command(
 JOB_STATUS: Final = Command(
     "status",
     "show one job: its status, user, times, and Ray's message about it",
-    (*_WHERE, _JOB, _JSON),
+    (*WHERE, _JOB, _JSON),
 )
 LOGS: Final = Command(
     "logs",
     "print the log of a job",
     (
-        *_WHERE,
+        *WHERE,
         _JOB,
         option("-f", "--follow", action="store_true", help="continue until the job has ended"),
         option(*_TAIL, metavar="N", type=count, help="only the last N lines, of those that --grep leaves"),
@@ -204,13 +217,14 @@ LOGS: Final = Command(
 STOP: Final = Command(
     "stop",
     "stop jobs, and wait until they have ended",
-    (*_WHERE, option("jobs", metavar="ID", nargs="*", help="submission ids"), _METADATA),
+    (*WHERE, option("jobs", metavar="ID", nargs="*", help="submission ids"), _METADATA),
+    is_destructive=True,
 )
 WAIT: Final = Command(
     "wait",
     "wait until a job has ended",
     (
-        *_WHERE,
+        *WHERE,
         option("job", metavar="ID", nargs="?", help="the job's submission id"),
         option("--match", metavar="TEXT", help="the newest job whose id holds this text, instead of an id"),
         option("--poll", metavar="SECONDS", type=seconds, default=5.0, help="how often to ask; default 5"),
@@ -222,6 +236,8 @@ WAIT: Final = Command(
     "Ends with 0 if the job succeeded, 1 if not or if there is none, 2 after the timeout.",
 )
 JOBS: Final = CommandGroup("jobs ", "Ray jobs", (SUBMIT, LIST, JOB_STATUS, LOGS, STOP, WAIT))
+JOB_ALIASES: Final = {"list-jobs": LIST, "job-logs": LOGS, "stop-job": STOP, "wait-job": WAIT}
+"""The words of Marin's ``cluster.py`` for commands about jobs, which ``tradewind cluster`` accepts."""
 
 RECONCILE: Final = Command(
     "reconcile",
@@ -234,6 +250,7 @@ RECONCILE: Final = Command(
         ),
         option("--dry-run", action="store_true", help="only print them"),
     ),
+    is_destructive=True,
 )  # fmt: skip
 
 _DAG_ID: Final = option("dag_id", metavar="DAG_ID", help="the experiment's DAG")

@@ -107,7 +107,7 @@ STOCKOUT: Final = Command(
     "make the zone run out of slices, or have slices again",
     (option("switch", metavar="on|off", choices=("on", "off"), help="whether it is out of stock"), _CLUSTER, _FOLDER),
 )
-DOWN: Final = Command("down", "stop every process of the rehearsal", (_FOLDER,))
+DOWN: Final = Command("down", "stop every process of the rehearsal", (_FOLDER,), is_destructive=True)
 REHEARSE: Final = CommandGroup(
     "rehearse ",
     "an emulated Google Cloud with TPU slices on this machine, and faults of them",

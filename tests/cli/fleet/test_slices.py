@@ -18,7 +18,8 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_slice_is_added_cut_and_removed(google: LocalGoogle, run: Run) -> None:
-    code, _, err = run("add-worker", "here", "v4-16", "--capacity", "reserved", "--slice", "hero")
+    file = Path(os.environ["TRADEWIND_FLEET"]).parent / "clusters" / "here.yaml"
+    code, _, err = run("--config", str(file), "add-worker", "v4-16", "--capacity", "reserved", "--name", "hero")
     assert code == 0 and "Requested slice hero: v4-16, reserved." in err and "Slice hero is READY" in err
     (hosted,) = google.slices().values()
     script = hosted.node.metadata["startup-script"]
@@ -30,6 +31,24 @@ def test_a_slice_is_added_cut_and_removed(google: LocalGoogle, run: Run) -> None
     assert run("remove-worker", "here", "hero-1")[0] == 2
     code, _, err = run("remove-worker", "here", "hero-1", "--yes")
     assert code == 0 and "Slice hero-1 of here: v4-8, reserved, READY." in err and sorted(google.slices()) == ["hero-2"]
+
+
+def test_repair_recreates_a_preempted_slice_unless_dry(google: LocalGoogle, run: Run) -> None:
+    assert run("repair")[:2] == (0, "The cluster has no slices.\n")
+    run("add-worker", "v4-8", "--slice", "hero", "--capacity", "best_effort")
+    run("add-worker", "v4-8", "--slice", "lost", "--capacity", "preemptible")
+    google.tpu[PROJECT, ZONE].service.lives.preempt(google.slices()["lost"], 0.0)
+    first = google.slices()["lost"].node
+    code, out, _ = run("repair", "--dry-run")
+    assert code == 0 and "would delete and create again" in out and google.slices()["lost"].node is first
+    marker = ClusterLock.of(load_fleet(Path(os.environ["TRADEWIND_FLEET"])).cluster("here"))
+    with marker.take("stop", "deleting", holder="ada@laptop") as held:
+        code, _, err = run("repair")
+        assert code == 1 and "ada@laptop is at stop" in err and "Nothing was changed" in err
+        held.finish()
+    code, out, err = run("repair", "here")
+    assert code == 0 and "Google says PREEMPTED → replaced" in out, err
+    assert sorted(google.slices()) == ["hero", "lost"] and google.slices()["lost"].node is not first
 
 
 def test_slice_changes_are_refused_on_locked_or_partial_cluster(google: LocalGoogle, run: Run) -> None:
@@ -71,7 +90,8 @@ def test_slice_removal_is_refused_while_head_usage_is_unknown(google: LocalGoogl
     ("words", "code", "sentence"),
     [
         (["add-worker", "hear", "v4-8"], 2, "did you mean here?"),
-        (["add-worker", "here", "v4-9"], 2, "There is no TPU slice type 'v4-9'"),
+        (["add-worker", "here", "v4-8", "v4-8"], 2, "add-worker takes [CLUSTER] TYPE, and 3 words were given"),
+        (["add-worker", "v4-9"], 2, "There is no TPU slice type 'v4-9'"),
         (["add-worker", "here", "v6e-8"], 1, "has slices of v4 only, not v6e-8"),
         (["remove-worker", "here", "hero", "--yes"], 1, "Cluster here has no slice hero: there is none."),
     ],

@@ -16,6 +16,7 @@ from tests.fleet.fleets import many_clusters, write_fleet
 from tests.fleet.lifecycle.fleet_environment import update
 from tests.support.http_server import serving
 from tradewind.cli.jobs.clusters import chosen_cluster, explain_error, options_for, token_in
+from tradewind.cli.main import main
 from tradewind.cli.output import CommandError, UsageError
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.errors import RayAuthenticationError, RayTlsError, token_refused
@@ -191,6 +192,30 @@ def test_every_command_sends_token_and_reports_refusal_once(
     assert code == 1 and set(_Recorder.seen) == {f"Bearer {TOKEN}"}
     assert err.count("refuses the token: put the right one into RAY_AUTH_TOKEN") == 1
     assert err.count("\n") == 1 and TOKEN not in out + err
+
+
+@pytest.mark.parametrize("words", ["list-jobs", "job-logs a -f", "stop-job a", "wait-job a --show-logs", "jobs list"])
+def test_job_words_of_cluster_py_reach_the_jobs_commands(
+    words: str, refuser: str, fleet: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fields = {"conn_type": "ray", "host": refuser, "password": TOKEN}
+    monkeypatch.setenv("AIRFLOW_CONN_EXTRA_0", json.dumps(fields))
+    group, rest = ("jobs", words.split()[1:]) if words.startswith("jobs") else ("cluster", words.split())
+    for option in (["--config", "infra/clusters/extra-0.yaml"], ["--cluster", "extra-0"]):
+        _Recorder.seen.clear()
+        for before, after in ((option, []), ([], option)):
+            with pytest.raises(SystemExit) as end:
+                main([group, *before, *rest, *after])
+            assert end.value.code == 1 and "refuses the token: put the right one into" in capsys.readouterr().err
+        assert set(_Recorder.seen) == {f"Bearer {TOKEN}"}
+
+
+def test_job_word_of_cluster_py_takes_one_cluster(
+    fleet: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["cluster", "--cluster", "here", "--cluster", "extra-0", "stop-job", "a"])
+    assert end.value.code == 2 and "here and extra-0 are named" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", ON_A_CLUSTER)

@@ -75,8 +75,10 @@ def test_a_job_that_succeeds_gives_its_lines_and_zero(jobs: RayJobs, folder: Pat
     assert f"Job {job} submitted: {jobs.cluster.job_url(job)}" in done.err
     assert f"ray job submit --address {jobs.cluster.address} --submission-id {job} " in done.err
     assert done.err.splitlines()[-1] == f"tradewind: Ray job {job!r} succeeded."
-    stopping = run("submit", "--auto-stop", "--", "true")
+    example = Path(__file__).parents[3] / "examples" / "estimate_pi.py"
+    stopping = run("submit", "--auto-stop", "--", "python", str(example), "--tasks", "2", "--throws", "1000")
     assert stopping.code == 0 and "Stopping" not in stopping.err, "the job has ended"
+    assert [line for line in lines(stopping) if line.startswith("Task 2 of 2: pi is about 3.")], stopping.out
 
 
 def test_a_job_that_fails_gives_one(run: Run) -> None:

@@ -113,6 +113,14 @@ def test_job_commands_need_no_airflow_and_help_imports_are_light(tmp_path: Path)
         (["cluster", "statsu"], "there is no command 'statsu': did you mean 'status' or "),
         (["jbos", "list"], "there is no command 'jbos': did you mean 'jobs'"),
         (["validate", "infra/fleet.yaml"], "there is no command 'validate': did you mean 'cluster validate'"),
+        (
+            ["cluster", "stop-jobs", "a"],
+            "there is no command 'stop-jobs': did you mean 'list-jobs' or 'restore",
+        ),
+        *(
+            (words, f"there is no command {words[-1]!r}; 'tradewind ")
+            for words in (["stop"], ["repair"], ["jobs", "stopp"], ["rehearse", "dwn"])
+        ),
         (["cluster", "xyz"], "there is no command 'xyz'; 'tradewind cluster --help' lists the options."),
         (["cluster", "status", "--flet", "a"], "unrecognized arguments (did you mean --fleet?): --flet"),
         (["jobs", "logs", "a", "--clustre=hunter2"], "(did you mean --cluster?): --clustre=(not shown);"),

@@ -23,13 +23,15 @@ from tradewind.cli.fleet.lifecycle import (
     apply,
     backup_jobs,
     remove_worker,
+    repair,
     resize,
     restart,
     restore_jobs,
+    split_type,
     start,
     stop,
 )
-from tradewind.cli.fleet.options import ALIASES
+from tradewind.cli.fleet.options import ADD_WORKER, ALIASES
 from tradewind.cli.fleet.status import doctor, status
 from tradewind.cli.fleet.tokens import auth, auth_env, init_token, rotate_token, set_token
 from tradewind.cli.output import CommandError, UsageError, say
@@ -61,6 +63,7 @@ def cluster(name: str, arguments: argparse.Namespace) -> int:
         "monitor": monitor,
         "push-env": push_env,
         "remove-worker": remove_worker,
+        "repair": repair,
         "resize": resize,
         "restart": restart,
         "restore-jobs": restore_jobs,
@@ -77,6 +80,8 @@ def cluster(name: str, arguments: argparse.Namespace) -> int:
     if name == "validate":
         return run_on_fleet(lambda: validate_files(arguments))
     split_words(name, arguments)
+    if name == ADD_WORKER.name:
+        split_type(arguments)
     return run_on_fleet(lambda: commands[ALIASES.get(name, name)](arguments, choose(arguments)))
 
 

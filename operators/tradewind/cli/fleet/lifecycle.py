@@ -1,8 +1,8 @@
 """Commands that start, stop and change clusters.
 
-``start``, ``stop``, ``restart`` and ``apply`` act on a cluster; ``add-worker``, ``remove-worker`` and ``resize`` on its
-slices. ``backup-jobs`` and ``restore-jobs`` save and restore unmanaged jobs by hand, as a restart does. Before a
-command ends running jobs, it prints whose they are and asks the user.
+``start``, ``stop``, ``restart`` and ``apply`` act on a cluster; ``add-worker``, ``remove-worker``, ``resize`` and
+``repair`` on its slices. ``backup-jobs`` and ``restore-jobs`` save and restore unmanaged jobs by hand, as a restart
+does. Before a command ends running jobs, it prints whose they are and asks the user.
 """
 
 from __future__ import annotations
@@ -16,13 +16,17 @@ from collections.abc import Iterable, Sequence
 
 from tradewind.cli.output import CommandError, UsageError, as_line, json_lines, say, write_lines
 from tradewind.cloud_tpu.api import TpuApi
+from tradewind.cloud_tpu.repair.passes import SliceRepair
+from tradewind.cloud_tpu.repair.records import RepairLock, SliceRecordError
+from tradewind.cloud_tpu.repair.terms import Scope
 from tradewind.cloud_tpu.slice_types import SliceType, UnknownSliceTypeError
+from tradewind.deployment.slice_repair import LOCK_FILE
 from tradewind.fleet.access.connect import connected, connected_with_any_token
 from tradewind.fleet.cloud.google_api import CloudError, google_api
 from tradewind.fleet.cloud.heads import NoHeadError, SeveralHeadsError, find_head
 from tradewind.fleet.cloud.registry import check_image
 from tradewind.fleet.cloud.token_secret import check_secrets
-from tradewind.fleet.clusters import Capacity, Fleet, FleetCluster, state_disk_of
+from tradewind.fleet.clusters import CLUSTER_LABEL, Capacity, Fleet, FleetCluster, state_disk_of
 from tradewind.fleet.errors import FleetError
 from tradewind.fleet.lifecycle.cluster_manager import (
     ClusterManager,
@@ -42,6 +46,7 @@ from tradewind.fleet.lifecycle.job_preservation import (
 )
 from tradewind.fleet.lifecycle.restart import ClusterRestart, Readiness
 from tradewind.fleet.lock import ADD_WORKER, REMOVE_WORKER, ClusterLock
+from tradewind.fleet.upkeep import LockNote
 from tradewind.fleet.workers.join import start_script
 from tradewind.fleet.workers.manual_slices import ManualSlices, slice_records
 from tradewind.ray_jobs.api import JobsApi
@@ -50,7 +55,7 @@ from tradewind.ray_jobs.details import owner_of
 from tradewind.ray_jobs.errors import RayJobsError
 from tradewind.ray_jobs.job_backup import JobBackup
 from tradewind.ray_jobs.job_restore import RestoreResult
-from tradewind.ray_jobs.nodes import NodeInfo, fetch_nodes
+from tradewind.ray_jobs.nodes import NodeInfo, fetch_nodes, hosts_alive
 from tradewind.text import format_columns
 
 _ID_LENGTH = 8
@@ -304,6 +309,59 @@ def _look_for_secrets(cluster: FleetCluster) -> None:
 
 def _echo(line: str) -> None:
     print(as_line(line), file=sys.stderr, flush=True)
+
+
+def repair(arguments: argparse.Namespace, fleet: Fleet) -> int:
+    """Make one pass of slice repair, as upkeep does, and print the table of slices.
+
+    Raises:
+        CommandError: Another operation is changing the cluster, or a slice needs a user.
+        FleetError: Google Cloud, the head or the bucket does not answer.
+    """
+    cluster = fleet.cluster(arguments.name)
+    lock = ClusterLock.of(cluster)
+    note = LockNote.of(cluster.name, lock.read(), lock.now())
+    if note is not None and note.is_left_out:  # its slices look dead meanwhile
+        raise CommandError(f"{note.sentence} Nothing was changed.")
+    try:
+        with translated_tpu_errors():
+            report = _repair_of(cluster, is_dry=arguments.dry_run).run_once()
+    except SliceRecordError as error:
+        raise CommandError(str(error)) from None
+    write_lines(report.table().splitlines())
+    if report.needs_attention:
+        stuck = "; ".join(f"{found.name}: {found.reason}" for found in report.needs_attention)
+        raise CommandError(f"No repair brings these slices back, so a user must act: {stuck}")
+    return 0
+
+
+def _repair_of(cluster: FleetCluster, *, is_dry: bool) -> SliceRepair:
+    records = slice_records(cluster)
+
+    def hosts() -> dict[str, int] | None:
+        nodes = _nodes_of(cluster)
+        return None if nodes is None else hosts_alive(nodes)
+
+    return SliceRepair(
+        TpuApi(cluster.project, cluster.zone, poll_s=2.0),
+        hosts,
+        Scope(labels={CLUSTER_LABEL: cluster.name}),
+        records,
+        dry_run=is_dry,
+        lock=RepairLock(f"{records.folder}/{LOCK_FILE}"),
+    )
+
+
+def split_type(arguments: argparse.Namespace) -> None:
+    """Assign the words of ``add-worker`` to ``name`` and ``type``.
+
+    Raises:
+        UsageError: There are more than two.
+    """
+    *names, arguments.type = arguments.words
+    if len(names) > 1:
+        raise UsageError(f"add-worker takes [CLUSTER] TYPE, and {len(arguments.words)} words were given.")
+    arguments.name = names[0] if names else None
 
 
 def add_worker(arguments: argparse.Namespace, fleet: Fleet) -> int:

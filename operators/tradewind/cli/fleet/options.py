@@ -6,7 +6,7 @@ import argparse
 from dataclasses import replace
 from typing import Final
 
-from tradewind.cli.options import Command, CommandGroup, Option, count, option, port, seconds
+from tradewind.cli.options import JOB_ALIASES, Command, CommandGroup, Option, count, option, port, seconds
 
 FLEET: Final = option(
     "--fleet", metavar="PATH",
@@ -32,6 +32,10 @@ def is_yes(text: str) -> bool:
         if text.lower() in words:
             return value
     raise argparse.ArgumentTypeError(f"{text!r} is neither 1 nor 0")
+
+
+def _with_dashes(text: str) -> str:
+    return text.replace("_", "-")
 
 
 class YesByItself(argparse.Action):
@@ -86,6 +90,7 @@ STOP: Final = Command(
         _YES, _DRY, *WHICH_CLUSTER,
     ),
     "Lists what it deletes and whose jobs run, and asks. After an interruption, run it again to delete the rest.",
+    is_destructive=True,
 )  # fmt: skip
 RESTART: Final = Command(
     "restart",
@@ -93,6 +98,7 @@ RESTART: Final = Command(
     (_ONE, *_PRESERVE, _YES, *_WAIT_FOR_CLUSTER, _DRY, *WHICH_CLUSTER),
     "Lists whose jobs run, and asks. Jobs of Airflow's tasks and of steps continue by themselves. After an "
     "interruption, run it again to continue. Ends with 1 if a job could not be restored.",
+    is_destructive=True,
 )
 BACKUP_JOBS: Final = Command(
     "backup-jobs",
@@ -126,11 +132,19 @@ ROTATE_TOKEN: Final = Command(
     ),
     "Lists whose jobs run, and asks. The old version is disabled when all clusters answer with the new one. After an "
     "interruption, run it again to continue. Ends with 1 if a job could not be restored.",
+    is_destructive=True,
+)
+REPAIR: Final = Command(
+    "repair",
+    "delete the dead slices of a cluster and create them again, in one pass",
+    (_ONE, _DRY, *WHICH_CLUSTER),
+    "The upkeep DAG does the same every ten minutes. Ends with 1 if a slice needs a user.",
+    is_destructive=True,
 )
 ALIASES: Final = {f"{command.name}-cluster": command.name for command in (START, STOP, RESTART)}
 """Alternative name → command."""
 LIFECYCLE: Final = (
-    *(START, STOP, RESTART, APPLY, STATUS, BACKUP_JOBS, RESTORE_JOBS, ROTATE_TOKEN),
+    *(START, STOP, RESTART, APPLY, STATUS, REPAIR, BACKUP_JOBS, RESTORE_JOBS, ROTATE_TOKEN),
     *(replace(command, name=f"{command.name}-cluster") for command in (START, STOP, RESTART)),
 )
 
@@ -339,14 +353,16 @@ ADD_WORKER: Final = Command(
     "add-worker",
     "add a slice to a cluster that its autoscaler neither makes nor deletes",
     (
-        _NAME,
-        option("type", metavar="TYPE", help="its type, such as v4-128"),
         option(
-            "--capacity", choices=("preemptible", "reserved", "best-effort"),
+            "words", metavar="[CLUSTER] TYPE", nargs="+",
+            help="its type, such as v4-128, after the cluster; default: default_cluster of the file",
+        ),
+        option(
+            "--capacity", choices=("preemptible", "reserved", "best-effort"), type=_with_dashes,
             help="its kind of capacity; default: the cluster's",
         ),
-        option("--slice", metavar="SLICE", help="its name; default: a new one"),
-        *_WAIT_FOR_SLICE, *WHICH_FLEET,
+        option("--slice", "--name", metavar="SLICE", help="its name; default: a new one"),
+        *_WAIT_FOR_SLICE, *WHICH_CLUSTER,
     ),
     "Its hosts join Ray by themselves, and rejoin a restarted head. After an interruption, it can be run again with "
     "--slice.",
@@ -355,6 +371,7 @@ REMOVE_WORKER: Final = Command(
     "remove-worker",
     "delete a manual slice that is not in use",
     (_NAME, _SLICE, _YES, *WHICH_FLEET),
+    is_destructive=True,
 )
 RESIZE: Final = Command(
     "resize",
@@ -366,6 +383,7 @@ RESIZE: Final = Command(
         *(_YES, *_WAIT_FOR_SLICE, *WHICH_FLEET),
     ),
     "After an interruption, run it again to continue.",
+    is_destructive=True,
 )
 WORKERS: Final = (ADD_WORKER, REMOVE_WORKER, RESIZE)
 
@@ -449,6 +467,7 @@ SET_CLEANUP_POLICY: Final = Command(
         *WHICH_FLEET,
     ),
     "Other policies of a repository are unchanged.",
+    is_destructive=True,
 )
 REGISTRY: Final = CommandGroup("registry ", "the repositories of the clusters' images", (SET_CLEANUP_POLICY,))
 DOCTOR: Final = Command(
@@ -458,6 +477,7 @@ DOCTOR: Final = Command(
     "Changes nothing. Ends with 1 if a check failed or could not be made.",
 )
 _FILES: Final = (LIST, UPDATE_CONFIGS, VALIDATE, CONNECTIONS, AUTH, AUTH_ENV, INIT_TOKEN, SET_TOKEN, DOCTOR)
+_JOBS: Final = tuple(replace(command, name=name) for name, command in JOB_ALIASES.items())
 CLUSTERS: Final = CommandGroup(
-    "cluster ", "the Ray clusters of the fleet file", (*_FILES, *ACCESS, *LIFECYCLE, *WORKERS)
+    "cluster ", "the Ray clusters of the fleet file", (*_FILES, *ACCESS, *LIFECYCLE, *WORKERS, *_JOBS)
 )

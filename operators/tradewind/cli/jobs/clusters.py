@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -56,7 +56,8 @@ def chosen_cluster(
 ) -> Iterator[RayCluster]:
     """Yield the named cluster, else ``default``, else that at the address given or in ``env``.
 
-    Set ``arguments.named`` to the named cluster; to None for one at an address.
+    Set ``arguments.named`` to the named cluster; to None for one at an address. Options that were not given are set to
+    None; several ``--cluster``, as ``tradewind cluster`` accepts them, must name one.
 
     Args:
         default: The connection to use where no option names a cluster; None outside Airflow.
@@ -65,6 +66,10 @@ def chosen_cluster(
         UsageError: No cluster or two are named.
         CommandError: The token cannot be read, or the cluster cannot be reached.
     """
+    for name in ("address", "cluster", "config", "ca"):
+        vars(arguments).setdefault(name, None)
+    if isinstance(arguments.cluster, list):
+        arguments.cluster = _one_of(arguments.cluster)
     if arguments.address and (arguments.cluster or arguments.config):
         option = "--cluster" if arguments.cluster else "--config"
         raise UsageError(f"--address and {option} both name a cluster: give one of them.")
@@ -83,6 +88,12 @@ def chosen_cluster(
         raise UsageError("--ca needs --address: a connection names its own CA bundle.")
     with named_cluster(named, is_in_airflow=default is not None) as cluster:
         yield cluster
+
+
+def _one_of(names: Sequence[str]) -> str:
+    if len(set(names)) > 1:
+        raise UsageError(f"This command is about one cluster, and {' and '.join(names)} are named: name one of them.")
+    return names[0]
 
 
 def _at_address(arguments: argparse.Namespace, env: Mapping[str, str], home: Path) -> RayCluster:
