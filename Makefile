@@ -13,7 +13,7 @@ PYTHON := $(or $(shell for it in $(PYTHONS); do $$it -c "import ensurepip" && ec
 UV := $(BIN)/uv
 PINNED_UV = awk '/^(packaging|uv)==/ { found = 1 } found { print } !/\\$$/ { found = 0 }' requirements.lock
 SOURCES := operators $(if $(wildcard plugins/*/*.py),plugins) demo
-FORMATTED := $(SOURCES) $(wildcard tests dags scripts benchmarks docker noxfile.py)
+FORMATTED := $(SOURCES) $(wildcard tests dags examples scripts benchmarks docker noxfile.py)
 # Apart from all else, for its own test: Levanter imports it wherever it is found, which takes as long as a tiny training.
 LM_EVAL := tests/recipes/metrics/lm_eval
 ARGS ?=

@@ -1,5 +1,7 @@
 """Entry points of DAG files: ``experiment_dag``, and ``executor_main`` for files written for Marin.
 
+A DAG file that is run as a script runs the steps instead of making the DAG.
+
 This imports no large libraries, and Airflow only to make a DAG: step functions import DAG files on clusters, where no
 Airflow is installed.
 """
@@ -39,7 +41,10 @@ def experiment_dag(
     allow_outside: Sequence[str] = (),
     **dag_arguments: Any,
 ) -> DAG | None:
-    """Make an Airflow DAG of ``steps`` and all steps that they refer to.
+    """Make an Airflow DAG of ``steps`` and all steps that they refer to; in a script, run them here.
+
+    A script has the options ``--prefix PATH``, ``--dry_run true`` and those that ``--help`` shows. It takes the
+    defaults of ``params``, and ignores what only Airflow can do: schedules, pools, clusters.
 
     Args:
         dag_id: The DAG's id.
@@ -65,16 +70,34 @@ def experiment_dag(
         dag_arguments: Further arguments of ``airflow.sdk.DAG``.
 
     Returns:
-        The DAG; None on a cluster, where there is nothing to schedule.
+        The DAG; None in a script, and on a cluster, where there is nothing to schedule.
 
     Raises:
         ExperimentError: The steps make no valid experiment; Airflow shows it as the file's import error.
     """
     if STEP_VARIABLE in os.environ:
         return None
-    _check_arguments(steps, max_concurrent)
-    from tradewind.operators.experiment import DagOptions, build_dag
     from tradewind.plans.selection import Selection
+
+    script = _calling_script()
+    try:
+        _check_arguments(steps, max_concurrent)
+        selection = Selection(
+            _as_tuple("run_only", run_only), _as_tuple("force", force), force_downstream, force_run_failed
+        )
+        outside = _as_tuple("allow_outside", allow_outside)
+        crossing = _as_tuple("allow_cross_region", allow_cross_region)
+    except ExperimentError as error:
+        if script is None:
+            raise
+        sys.exit(f"error: {error}")
+    if script is not None:
+        from tradewind.local.run import ScriptArguments, run_script
+
+        arguments = ScriptArguments(prefix, selection, params or {}, max_concurrent, outside)
+        run_script(steps, script.parent, sys.argv[1:], arguments)
+        return None
+    from tradewind.operators.experiment import DagOptions, build_dag
     from tradewind.tasks.context import ExperimentSettings
 
     return build_dag(
@@ -82,19 +105,9 @@ def experiment_dag(
         steps,
         schedule=schedule,
         params=params or {},
-        settings=ExperimentSettings(
-            prefix=prefix, cluster=cluster, timezone=timezone, allow_outside=_as_tuple("allow_outside", allow_outside)
-        ),
+        settings=ExperimentSettings(prefix=prefix, cluster=cluster, timezone=timezone, allow_outside=outside),
         dag_arguments=dag_arguments,
-        options=DagOptions(
-            selection=Selection(
-                _as_tuple("run_only", run_only), _as_tuple("force", force), force_downstream, force_run_failed
-            ),
-            max_concurrent=max_concurrent,
-            pools=pools or {},
-            asset_events_of_reused=asset_events_of_reused,
-            allow_cross_region=_as_tuple("allow_cross_region", allow_cross_region),
-        ),
+        options=DagOptions(selection, max_concurrent, pools or {}, asset_events_of_reused, crossing),
     )
 
 
@@ -104,28 +117,32 @@ def executor_main(
     max_concurrent: int | None = None,
     **experiment_arguments: Any,
 ) -> DAG | None:
-    """Make the DAG of a DAG file, named after it; in a script, run the steps here. Marin's entry point.
+    """Do as ``experiment_dag``, with the name of the calling file as ``dag_id``. Marin's entry point.
 
-    ``max_concurrent`` and the further arguments are those of ``experiment_dag``; a script takes only
-    ``max_concurrent`` and ``allow_outside``.
-
-    A script has the options ``--prefix PATH``, ``--dry_run true`` and those that ``--help`` shows.
+    ``max_concurrent`` and the further arguments are those of ``experiment_dag``.
     """
-    caller = sys._getframe(1).f_globals
-    file = Path(caller["__file__"])
-    if caller["__name__"] == "__main__":
-        from tradewind.local.run import run_script
-
-        try:
-            _check_arguments(steps, max_concurrent)
-            outside = _as_tuple("allow_outside", experiment_arguments.get("allow_outside", ()))
-        except ExperimentError as error:
-            sys.exit(f"error: {error}")
-        run_script(steps, file.parent, sys.argv[1:], max_concurrent, outside)
-        return None
+    file = Path(sys._getframe(1).f_globals["__file__"])
     return experiment_dag(
         file.stem, steps, description=description, max_concurrent=max_concurrent, **experiment_arguments
     )
+
+
+def _calling_script() -> Path | None:
+    """Return the file that calls this module, if Python runs it as a script."""
+    frame = sys._getframe(1)
+    while frame.f_globals is globals() and frame.f_back is not None:
+        frame = frame.f_back
+    return Path(frame.f_globals["__file__"]) if _is_script(frame.f_globals) else None
+
+
+def _is_script(caller: Mapping[str, Any]) -> bool:
+    return caller.get("__name__") == "__main__" and "__file__" in caller  # a notebook has no file
+
+
+def refuse_script(caller: Mapping[str, Any], instead: str) -> None:
+    """End a script that would only make DAGs, which nothing runs; ``caller`` has its global names."""
+    if _is_script(caller):
+        sys.exit(f"error: {caller['__file__']} only makes DAGs, for Airflow. To run the steps here, run {instead}.")
 
 
 def _check_arguments(steps: Any, max_concurrent: int | None) -> None:

@@ -35,7 +35,8 @@ file = sys.argv[1]
 sys.argv = [file]
 os.chdir(os.path.dirname(file))
 sys.path[0] = os.getcwd()
-runpy.run_path(file, run_name="__main__")
+makes_dag = "experiment_dag(" in open(file).read() or "marin_experiment" in open(file).read()
+runpy.run_path(file, run_name="experiment" if makes_dag else "__main__")  # a script would run the DAG's steps
 """
 FORBIDDEN = re.compile(r"/work\b|/root\b|/tmp/(?!marin\b)|index-url|pypi\.|simple/|://[^\s/]*@")
 

@@ -20,10 +20,6 @@ def path_of_workers(env: dict[str, str]) -> str:
     return path
 
 
-def test_outside_a_ray_job_nothing_changes(tmp_path: Path) -> None:
-    assert driver_env({"PYTHONPATH": "src"}, tmp_path) == {"PYTHONPATH": "src"}
-
-
 def test_workers_import_script_below_working_dir_on_any_node(tmp_path: Path) -> None:
     runtime_env = {"working_dir": "gcs://package.zip", "env_vars": {"PYTHONPATH": "src", "A": "1"}}
     folder = tmp_path / "project" / "experiments"
@@ -44,5 +40,6 @@ def test_workers_import_script_outside_working_dir_by_path(tmp_path: Path, runti
 
 def test_driver_pythonpath_resolves_from_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    env = driver_env(job_env({}, PYTHONPATH="src:/elsewhere"), tmp_path / "experiments")
-    assert env["PYTHONPATH"] == f"{tmp_path / 'src'}:/elsewhere"
+    for env in ({"PYTHONPATH": "src:/elsewhere"}, job_env({}, PYTHONPATH="src:/elsewhere")):
+        assert driver_env(env, tmp_path / "experiments")["PYTHONPATH"] == f"{tmp_path / 'src'}:/elsewhere"
+    assert driver_env({"A": "1"}, tmp_path) == {"A": "1"}

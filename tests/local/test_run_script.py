@@ -16,13 +16,15 @@ from tests.support.waiting import limit_s, until
 
 pytestmark = pytest.mark.slow
 
+DAGS = Path(__file__).parents[2] / "dags"
+
 HEAD = """
 import time
 from dataclasses import dataclass
 from typing import Any
 from tradewind import (
-    Cpu, ExecutorStep, Gpu, Hosts, InputName, TpuSlice, executor_main, night, output_path_of, run_param,
-    this_output_path, versioned,
+    Cpu, ExecutorStep, Gpu, Hosts, InputName, TpuSlice, executor_main, experiment_dag, night, output_path_of,
+    run_param, this_output_path, versioned,
 )
 
 @dataclass(frozen=True)
@@ -78,8 +80,32 @@ def test_steps_are_planned_run_in_order_and_reused(tmp_path: Path) -> None:
     assert first.returncode == 0, first.stderr
     assert first.stdout.index("working on one") < first.stdout.index("working on two")
     assert outputs(store) == {"first": '{"value": "one"}', "second": '{"value": "two"}'}
+    assert first.stdout.index("Step 'first' is done: 1 of 2.") < first.stdout.index("Step 'second' is done: 2 of 2.")
     second = run(tmp_path, TWO_STEPS, prefix=None, TRADEWIND_PREFIX=str(store))
     assert second.returncode == 0 and "2 steps: 2 REUSE" in second.stdout and "working" not in second.stdout
+    assert second.stdout.endswith("No step had to run.\n")
+
+
+def test_arguments_of_experiment_dag_are_defaults_of_its_script(tmp_path: Path) -> None:
+    step = 'ExecutorStep("{0}", work, Config(versioned(run_param("lr"))))'
+    steps = f"[{step.format('rated')}, {step.format('other')}]"
+    body = f'experiment_dag("d", {steps}, schedule="@daily", params={{"lr": 3}}, prefix="{tmp_path}/own", force=["ra"])'
+    done = run(tmp_path, body, "--run_only", '["rated"]', prefix=None)
+    assert done.returncode == 0 and "Step 'rated' is done: 1 of 1." in done.stdout, done.stderr
+    assert "2 steps: 2 RUN" in run(tmp_path, body, "--dry_run", "true", prefix=None).stdout, "the default is to force"
+    assert outputs(tmp_path / "own") == {"rated": '{"value": 3}'}
+
+
+def test_shipped_files_end_with_their_steps_made_or_with_an_error(tmp_path: Path) -> None:
+    """Module paths of a checkout are relative to its root, as in Marin's own commands."""
+    environ = os.environ | {"PYTHONPATH": "marin/src", "TRADEWIND_PREFIX": str(tmp_path)}
+    ends = []
+    for name in ("hello_world.py", "marin/experiments/tutorials/hello_world.py", "marin_hello_world.py"):
+        command = [sys.executable, name]
+        done = subprocess.run(command, env=environ, cwd=DAGS, capture_output=True, text=True, check=False)
+        ends.append((done.returncode, done.stdout.count(" is done: "), done.stderr.partition(" To")[0]))
+    refusal = f"error: {DAGS / 'marin_hello_world.py'} only makes DAGs, for Airflow."
+    assert ends == [(0, 2, ""), (0, 2, ""), (1, 0, refusal)]
 
 
 def test_a_failed_step_ends_the_script_and_runs_again_next_time(tmp_path: Path) -> None:
@@ -97,8 +123,8 @@ def test_a_failed_step_ends_the_script_and_runs_again_next_time(tmp_path: Path) 
     ("steps", "message"),
     [
         (
-            '[ExecutorStep("s", work, Config(versioned(run_param("lr"))))], params={"lr": 1}',
-            "Step 's': config.value: run_param('lr') has no value in a script, whose options are not params: write",
+            '[ExecutorStep("s", work, Config(versioned(run_param("lr"))))], params={"rate": 1}',
+            "Step 's': config.value: run_param('lr') has no value in a script, which has only the defaults of its",
         ),
         ('[ExecutorStep("s", work, Config(night()))]', "Step 's': config.value: night() has no value in a script"),
         ('[ExecutorStep("s", work, Config(versioned(work)))]', "Step 's': config.value is the function"),
@@ -107,6 +133,7 @@ def test_a_failed_step_ends_the_script_and_runs_again_next_time(tmp_path: Path) 
             "Step 's': resources.slice_type: There is no TPU slice type 'v9-8'; the nearest valid names are ",
         ),
         ('ExecutorStep("s", work, Config())', "steps must be a list"),
+        ("[]", "The experiment has no steps."),
         ('[ExecutorStep("s", work, Config())], max_concurrent=0', "max_concurrent must be"),
         ('[ExecutorStep("s", work, Config())], allow_outside="s"', "allow_outside must be a"),
         ('[ExecutorStep("s", work, Config())], allow_outside=5', "allow_outside must be a"),

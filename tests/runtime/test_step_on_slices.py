@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import signal
+import textwrap
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.marin.checkouts import EXECUTOR, put, run_text
 from tests.ray_jobs.ended_jobs import ended_job
 from tests.support.claims import claimed, driver_arguments
 from tests.support.shared_clusters import shared_cluster
@@ -28,7 +30,7 @@ from tradewind.records.lease_store import LeaseStore
 from tradewind.runtime.pods.timeline import TimelineEvent, read_timeline
 from tradewind.serialization.references import CodeFolder
 from tradewind.serialization.spec import StepSpec, step_spec
-from tradewind.steps import ExecutorStep, Hosts, ResolvedStep, TpuSlice, resolve, this_output_path, versioned
+from tradewind.steps import ExecutorStep, Hosts, ResolvedStep, TpuSlice, remote, resolve, this_output_path, versioned
 
 pytestmark = pytest.mark.ray
 
@@ -52,6 +54,7 @@ def save(config: Config, step: int) -> None:
     (checkpoint / "metadata.json").write_text("{}")
 
 
+@remote(resources={"TPU": 4, "TPU-v4-8-head": 1})
 def fails_twice_on_its_way(config: Config) -> int:
     """Raise the same error twice, with a new checkpoint before each."""
     if restarts() < 2:
@@ -100,12 +103,16 @@ class Cluster:
     def start(self, fn: Callable[[Config], Any], resources: Any) -> Attempt:
         config = Config(this_output_path(), versioned(fn.__name__))
         step = ExecutorStep("s", fn, config, resources=resources, resumable=["checkpoints/**"])
+        return self.start_step(step, REPOSITORY)
+
+    def start_step(self, step: ExecutorStep, code: Path, path: str = "") -> Attempt:
         resolved = resolve([step], str(self.store / uuid.uuid4().hex)).of(step)
         job = f"step-on-slices-{uuid.uuid4().hex[:8]}"
-        attempt = claimed(resolved, step_spec(resolved, CodeFolder(REPOSITORY)), job=job, heartbeat_s=HEARTBEAT_S)
+        attempt = claimed(resolved, step_spec(resolved, CodeFolder(code)), job=job, heartbeat_s=HEARTBEAT_S)
         self.steps[job] = resolved
         words = ["python", "-u", "-m", "tradewind.runtime.run_step", *driver_arguments(attempt)]
-        self.jobs.submit_or_attach(JobRequest(job, shlex.join(words), num_cpus=0.0))
+        env = {"env_vars": {"PYTHONPATH": path}} if path else {}
+        self.jobs.submit_or_attach(JobRequest(job, shlex.join(words), env, num_cpus=0.0))
         return attempt
 
     def finish(self, attempt: Attempt) -> tuple[Attempt, list[TimelineEvent]]:
@@ -142,7 +149,7 @@ def result_of(attempt: Attempt) -> Any:
 
 
 def test_failure_after_new_checkpoint_is_restarted(cluster: Cluster) -> None:
-    ended, events = cluster.finish(cluster.start(fails_twice_on_its_way, TpuSlice("v4-8")))
+    ended, events = cluster.finish(cluster.start(fails_twice_on_its_way, None))
     assert ended.outcome is AttemptOutcome.SUCCEEDED, cluster.log(ended)
     assert result_of(ended) == 2
     assert (names(events).count("started"), names(events).count("failed"), names(events)[-1]) == (3, 2, "done")
@@ -160,11 +167,41 @@ def test_repeated_error_ends_after_two_runs_and_is_recorded(cluster: Cluster) ->
     assert "in is_wrong" in ended.error.traceback
 
 
-def test_budget_of_no_failures_gives_up_at_once(cluster: Cluster) -> None:
-    ended, events = cluster.finish(cluster.start(is_wrong, Hosts(2, max_failures=0)))
-    assert ended.error is not None and ended.error.type == "ValueError"
-    assert "max_failures=0" in ended.error.message
-    assert names(events).count("started") == 1
+MARIN_FILE = """
+    import os
+    import ray
+    from levanter.infra.ray_tpu import run_on_pod_resumable
+    from marin.resources import TpuPodConfig
+    from marin.utils import remove_tpu_lockfile_on_exit
+
+    @remove_tpu_lockfile_on_exit
+    def work():
+        return [os.environ[name] for name in ("TPU_NAME", "TRADEWIND_NUM_PROCESSES", "GIVEN")]
+
+    @ray.remote(num_cpus=0.1)
+    def train(config):
+        hw_config = TpuPodConfig("v4-8").with_env_vars(GIVEN="value")
+
+        @ray.remote(**hw_config.as_remote_kwargs(), max_calls=1)
+        def task():
+            return work()
+
+        return run_on_pod_resumable(task, hw_config.accelerator_descriptor(), max_retries_failure=10)
+
+    executor_main([ExecutorStep("pod", train, None)])
+"""
+
+
+def test_marin_pattern_for_pods_runs_unchanged(cluster: Cluster, tmp_path: Path) -> None:
+    (call,) = run_text(tmp_path, EXECUTOR + textwrap.dedent(MARIN_FILE)).calls
+    put(tmp_path / "src/marin/execution/executor.py", "from tradewind import *\n")
+    put(tmp_path / "src/levanter/__init__.py", "")  # the installed one loads JAX
+    (step,) = call.steps
+    attempt = cluster.start_step(step, tmp_path, f"{tmp_path}:{tmp_path / 'src'}:{REPOSITORY}")
+    ended, _ = cluster.finish(attempt)
+    assert ended.outcome is AttemptOutcome.SUCCEEDED, cluster.log(ended)
+    ((name, *others),) = result_of(ended)
+    assert name in ("a", "b") and others == ["1", "value"]
 
 
 @pytest.mark.parametrize(
@@ -203,7 +240,7 @@ def test_config_refused_by_check_reserves_nothing(cluster: Cluster) -> None:
 SCRIPT = """
 import os
 from pathlib import Path
-from tradewind import ExecutorStep, TpuSlice, executor_main, this_output_path
+from tradewind import ExecutorStep, TpuSlice, experiment_dag, this_output_path
 
 def tell(config):
     rank = os.environ["TRADEWIND_PROCESS_ID"]
@@ -211,7 +248,7 @@ def tell(config):
     return int(os.environ["TRADEWIND_NUM_PROCESSES"])
 
 step = ExecutorStep("s", tell, {"out": this_output_path()}, resources=TpuSlice("v4-8", num_slices=2, max_failures=0))
-executor_main([step])
+experiment_dag("s", [step])
 """
 
 

@@ -16,9 +16,9 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from tradewind.attempts.decisions import TaskIdentity
 from tradewind.local.step import Drivers, LocalStep, LocalStepFailedError, in_ray_job, make_output
@@ -53,7 +53,7 @@ from tradewind.steps import (
     wanted_steps,
 )
 from tradewind.steps.paths import is_absolute
-from tradewind.steps.run_values import RunValue
+from tradewind.steps.run_values import RunValue, RunValueKind, param_default
 from tradewind.storage import Roots, StorageError
 from tradewind.tasks.jobs.exposed_secrets import check_spec
 from tradewind.tasks.jobs.placement import check_slice_types
@@ -76,18 +76,34 @@ class PreviousTaskFailedError(RuntimeError):
     """A step failed in an earlier run, and this run does not retry it."""
 
 
-class ScriptValues:
-    """Run values of a script: none, since it belongs to no DAG run."""
+@dataclass(frozen=True)
+class ScriptArguments:
+    """Arguments of ``experiment_dag`` that a script takes; its command line overrides the first two."""
 
-    def value_of(self, wanted: RunValue) -> NoReturn:
-        """Refuse ``wanted``.
+    prefix: str | None = None
+    selection: Selection = Selection()
+    params: Mapping[str, Any] = field(default_factory=dict)
+    max_concurrent: int | None = None
+    allow_outside: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ScriptValues:
+    """Run values of a script, which belongs to no DAG run: only the defaults of params."""
+
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+    def value_of(self, wanted: RunValue) -> Any:
+        """Return the default of a param.
 
         Raises:
-            UnknownRunValueError: Always.
+            UnknownRunValueError: The experiment has no such param, or another value is wanted.
         """
+        if wanted.kind is RunValueKind.PARAM and wanted.name is not None and wanted.name in self.params:
+            return param_default(self.params[wanted.name])
         raise UnknownRunValueError(
-            f"{wanted!s} has no value in a script, whose options are not params: write the value into the config, or "
-            "run the experiment as a DAG."
+            f"{wanted!s} has no value in a script, which has only the defaults of its params: write the value into the "
+            "config, or run the experiment as a DAG."
         )
 
 
@@ -118,6 +134,7 @@ def run_experiment(
     caller: str | None = None,
     info_folder: str | None = None,
     allow_outside: Sequence[str] = (),
+    params: Mapping[str, Any] | None = None,
 ) -> dict[ExecutorStep, str]:
     """Make the outputs of ``steps`` and their dependencies; return the output path of each step.
 
@@ -128,6 +145,7 @@ def run_experiment(
         caller: The file that defines the experiment, named in the experiment's file; without it there is none.
         info_folder: The folder of that file, if not ``experiments`` below the prefix.
         allow_outside: Names of steps whose outputs may be outside the prefix, and paths below which any may be.
+        params: The params of the experiment, whose defaults count.
 
     Raises:
         ValueError: ``max_concurrent`` is not positive.
@@ -141,7 +159,7 @@ def run_experiment(
     """
     if max_concurrent < 1:
         raise ValueError(f"max_concurrent must be a positive integer, got {max_concurrent}")
-    run = _plan(steps, prefix, selection, allow_outside)
+    run = _plan(steps, prefix, selection, allow_outside, ScriptValues(params or {}))
     print(escape_control_characters(plan_table(run.plan)), flush=True)
     due = [_local_step(step, planned, code, run.roots) for step, planned in run.decided(Decision.RUN, Decision.WAIT)]
     _warn_of_resources([local.step for local in due])
@@ -150,13 +168,21 @@ def run_experiment(
         if caller is not None:
             _write_experiment(run, code, caller, info_folder)
         _make_all(due, code, max_concurrent, selection.force_run_failed)
+        if not due:
+            print("No step had to run.", flush=True)
     return {step: resolved.output_path for step, resolved in run.experiment.by_object.items()}
 
 
 def _plan(
-    steps: Sequence[ExecutorStep | InputName], prefix: str, selection: Selection, allow_outside: Sequence[str]
+    steps: Sequence[ExecutorStep | InputName],
+    prefix: str,
+    selection: Selection,
+    allow_outside: Sequence[str],
+    values: ScriptValues,
 ) -> _ScriptRun:
-    experiment = resolve(steps, prefix, ScriptValues())
+    experiment = resolve(steps, prefix, values)
+    if not experiment.steps:
+        raise ExperimentError("The experiment has no steps.")
     check_slice_types(resolved.step for resolved in experiment.steps)
     roots = check_output_places(experiment.steps, prefix, lambda: Roots.of([prefix]), allow_outside)
     wanted = wanted_steps(steps)
@@ -261,6 +287,7 @@ class _Schedule:
         steps = {local.step for local in due}
         self._waiting = {local: steps.intersection(local.step.dependencies) for local in due}
         self.failures: dict[str, LocalStepFailedError] = {}
+        self._count, self._done = len(due), 0
 
     def take_ready(self) -> list[LocalStep]:
         """Return the steps whose inputs now exist, each once, in execution order."""
@@ -272,6 +299,9 @@ class _Schedule:
     def end(self, local: LocalStep, error: BaseException | None) -> None:
         """Record that a step has ended; if it failed, give up the steps that depend on it."""
         if error is None:
+            self._done += 1
+            name = escape_control_characters(repr(local.step.name))
+            print(f"Step {name} is done: {self._done} of {self._count}.", flush=True)
             self._remove_input(local.step)
             return
         if not isinstance(error, LocalStepFailedError):
@@ -295,11 +325,7 @@ class _Schedule:
 
 
 def run_script(
-    steps: Sequence[ExecutorStep | InputName],
-    code: Path,
-    argv: Sequence[str],
-    max_concurrent: int | None = None,
-    allow_outside: Sequence[str] = (),
+    steps: Sequence[ExecutorStep | InputName], code: Path, argv: Sequence[str], given: ScriptArguments
 ) -> None:
     """Run ``steps`` with the command line ``argv``.
 
@@ -307,13 +333,12 @@ def run_script(
 
     Args:
         code: The folder of the script.
-        max_concurrent: Maximum number of concurrent steps; overrides the command line.
-        allow_outside: As in ``experiment_dag``.
+        given: Arguments of the file; its ``max_concurrent`` overrides the command line.
     """
-    parser = _parser()
+    parser = _parser(given.selection)
     arguments = parser.parse_args(argv)
     try:
-        prefix = choose_prefix(_absolute(arguments.prefix), None, os.environ, None, lambda: None).path
+        prefix = choose_prefix(_absolute(arguments.prefix) or given.prefix, None, os.environ, None, lambda: None).path
         selection = _selection(arguments)
     except MissingPrefixError:
         parser.error("there is no prefix for outputs: give --prefix, or set TRADEWIND_PREFIX")
@@ -325,11 +350,12 @@ def run_script(
             prefix,
             CodeFolder(code),
             selection=selection,
-            max_concurrent=max_concurrent or arguments.max_concurrent,
+            max_concurrent=given.max_concurrent or arguments.max_concurrent,
             dry_run=arguments.dry_run,
             caller=sys.argv[0],
             info_folder=_absolute(arguments.executor_info_base_path),
-            allow_outside=allow_outside,
+            allow_outside=given.allow_outside,
+            params=given.params,
         )
     except (
         *(ExperimentError, SpecError, StorageError, BadRequestError, ExperimentFailedError, PreviousTaskFailedError),
@@ -343,7 +369,7 @@ def run_script(
         sys.exit(EXIT_INTERRUPTED)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(defaults: Selection) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Run the steps of this experiment.", allow_abbrev=False)
     parser.add_argument("--prefix", help="where outputs go (default: TRADEWIND_PREFIX, then MARIN_PREFIX)")
     parser.add_argument(
@@ -351,15 +377,15 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PATH",
         help="where the experiment's JSON file goes (default: experiments below the prefix)",
     )
-    regexes: dict[str, Any] = {"type": _regexes, "default": (), "metavar": "'[\"RE\", ...]'"}
+    regexes: dict[str, Any] = {"type": _regexes, "metavar": "'[\"RE\", ...]'"}
     yes_or_no: dict[str, Any] = {"type": _boolean, "metavar": "BOOL"}
     parser.add_argument("--dry_run", default=False, **yes_or_no, help="only print the plan")
     parser.add_argument(
         "--run_only", **regexes, help="run only the steps with these names, and the steps that they need"
     )
     parser.add_argument("--force", **regexes, help="make the steps with these names again, finished or not")
-    parser.add_argument("--force_downstream", default=False, **yes_or_no, help="and the steps that read their outputs")
-    parser.add_argument("--force_run_failed", default=True, **yes_or_no, help="run failed steps again (default: true)")
+    parser.add_argument("--force_downstream", **yes_or_no, help="and the steps that read their outputs")
+    parser.add_argument("--force_run_failed", **yes_or_no, help="run failed steps again (default: true)")
     parser.add_argument(
         "--max_concurrent",
         type=_positive,
@@ -367,6 +393,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help=f"how many steps run at a time (default: {MAX_CONCURRENT_STEPS})",
     )
+    parser.set_defaults(**asdict(defaults))
     return parser
 
 

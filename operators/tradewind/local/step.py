@@ -57,19 +57,23 @@ def in_ray_job(environ: Mapping[str, str]) -> bool:
 
 
 def driver_env(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Return the environment of a driver that runs in ``folder``, that of the script."""
+    """Return the environment of a driver that runs in ``folder``, that of the script.
+
+    Relative module paths become absolute, since the script may run in another folder.
+    """
+    paths = _entries(environ.get("PYTHONPATH", ""))
+    absolute = {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, paths))} if paths else {}
     if not in_ray_job(environ):
-        return dict(environ)
+        return {**environ, **absolute}
     job = json.loads(environ[_RAY_JOB])
     runtime_env = dict(job.get("runtime_env") or {})
-    paths = _entries(environ.get("PYTHONPATH", ""))
     worker_env = dict(runtime_env.get("env_vars") or {})
     place = _path_for_workers(folder, paths if "working_dir" in runtime_env else [])
     worker_env["PYTHONPATH"] = os.pathsep.join([place, *_entries(worker_env.get("PYTHONPATH", ""))])
     runtime_env["env_vars"] = worker_env
     return {
         **environ,
-        "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in paths),  # some are relative to the job's folder
+        **absolute,
         _RAY_JOB: json.dumps({**job, "runtime_env": runtime_env}),
     }
 

@@ -110,14 +110,16 @@ def _unsupported(root: Path, what: str) -> RefusedFileError:
 
 
 def _names_in(file: Path) -> tuple[set[str], set[str]]:
-    """Return a file's function names and imported packages; both empty if it is not Python."""
+    """Return a file's names and the packages it imports; both empty if it is not Python."""
     try:
         nodes = list(ast.walk(ast.parse(file.read_bytes())))
     except (SyntaxError, ValueError):
         return set(), set()
     imported = {alias.name.partition(".")[0] for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    imported |= {(node.module or "").partition(".")[0] for node in nodes if isinstance(node, ast.ImportFrom)}
-    return {node.name for node in nodes if isinstance(node, ast.FunctionDef)}, imported
+    froms = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+    imported |= {(node.module or "").partition(".")[0] for node in froms}
+    defined = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    return defined | {alias.name for node in froms for alias in node.names}, imported
 
 
 def _root_of(path: Path, given: str | os.PathLike[str] | None) -> Path:

@@ -13,7 +13,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tradewind.experiments import experiment_dag
+from tradewind.experiments import experiment_dag, refuse_script
 from tradewind.marin.checkouts import checkout_of, find_given
 from tradewind.marin.refusals import Reason, RefusedFileError, refused_file
 from tradewind.marin.sandbox.evaluation import Evaluated, evaluate
@@ -72,7 +72,9 @@ def marin_experiment(
     dags = MarinDags()
     if STEP_VARIABLE in os.environ:
         return dags
-    path = find_given(file, sys._getframe(1).f_globals.get("__file__"))
+    caller = sys._getframe(1).f_globals
+    path = find_given(file, caller.get("__file__"))
+    refuse_script(caller, f"python {path}")
     if not path.is_file():
         raise RefusedFileError(f"{path} is no file: give a file, or use marin_experiments() for a folder.")
     root = checkout_of(path, checkout)
@@ -107,7 +109,9 @@ def marin_experiments(
     dags = MarinDags()
     if STEP_VARIABLE in os.environ:
         return dags
-    top = find_given(folder, sys._getframe(1).f_globals.get("__file__"))
+    caller = sys._getframe(1).f_globals
+    top = find_given(folder, caller.get("__file__"))
+    refuse_script(caller, "one of the files as a script")
     if not top.is_dir():
         raise RefusedFileError(f"{top} is no folder: give a folder, or use marin_experiment() for a file.")
     root = checkout_of(top, checkout)

@@ -36,6 +36,7 @@ from tradewind.steps import (
     truncated_repr,
     wanted_steps,
 )
+from tradewind.steps.run_values import param_default
 from tradewind.tasks.assets import step_asset
 from tradewind.tasks.context import ExperimentSettings
 from tradewind.tasks.jobs.placement import check_function_place, check_slice_types
@@ -133,7 +134,7 @@ def _check_params(dag_id: str, params: Mapping[str, Any]) -> None:
     if not isinstance(params, Mapping) or not all(isinstance(name, str) for name in params):
         raise ExperimentError(f"DAG {truncated_repr(dag_id)}: params must map names to defaults.")
     for name, param in params.items():
-        default = param.default if isinstance(param, Param) else getattr(param, "value", param)
+        default = param_default(param)
         where = f"DAG {truncated_repr(dag_id)}: param {truncated_repr(name)}"
         check_bounded(default, where, is_finite=True)
         try:
@@ -149,8 +150,7 @@ def _with_author_places(
     settings: ExperimentSettings, params: Mapping[str, Any], steps: Sequence[ResolvedStep]
 ) -> ExperimentSettings:
     """Add to the settings the author's other arguments that decide where outputs may be."""
-    param = params.get(PREFIX)
-    default = getattr(param, "default", getattr(param, "value", param))
+    default = param_default(params.get(PREFIX))
     clusters = tuple(dict.fromkeys(each.step.cluster for each in steps if each.step.cluster))
     return replace(settings, default_param=default if isinstance(default, str) else None, clusters=clusters)
 

@@ -157,6 +157,11 @@ class Param:
         object.__setattr__(self, "schema", schema)
 
 
+def param_default(param: Any) -> Any:
+    """Return the default of a ``Param``, of one of Airflow's, or the plain default itself."""
+    return param.default if isinstance(param, Param) else getattr(param, "value", param)
+
+
 def coerce_param(value: Any, json_type: str | list[str] | None, default: Any) -> Any:
     """Convert ``value`` to its param's schema: JSON mixes ``1`` and ``1.0``, but they hash differently.
 
