@@ -113,7 +113,15 @@ def test_server_message_is_one_bounded_line(hub: HubServer, tmp_path: Path) -> N
     assert single_line("a\nb\x1b") == "a b?"
 
 
-def test_body_beyond_announced_length_is_not_read(hub: HubServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("end", "message"),
+    [
+        ("README.md", "more than the 10 bytes that it"),
+        (f"/tree/{COMMIT}", "list of people/letters gives more than 4,194,304 bytes"),
+        (f"/revision/{COMMIT}", "answer about dataset 'people/letters' .* gives more than 4,194,304 bytes"),
+    ],
+)
+def test_endless_body_is_not_read_to_its_end(hub: HubServer, tmp_path: Path, end: str, message: str) -> None:
     sent = 0
 
     def endless(handler: Handler, _: bytes) -> None:
@@ -122,13 +130,13 @@ def test_body_beyond_announced_length_is_not_read(hub: HubServer, tmp_path: Path
         handler.close_connection = True
         for _ in range(2000):
             try:
-                handler.wfile.write(b"x" * (1 << 20))
+                handler.wfile.write(b" " * (1 << 20))
             except OSError:  # the client has closed the connection
                 return
             sent += 1
 
-    hub.fail("README.md", *[endless] * 3)
-    with pytest.raises(DownloadError, match="more than the 10 bytes that it"):
+    hub.fail(end, *[endless] * 3)
+    with pytest.raises(DownloadError, match=message):
         downloaded(tmp_path, "README.md")
     assert sent < 2000
 
@@ -230,7 +238,12 @@ def test_file_below_provenance_refused(hub: HubServer, tmp_path: Path) -> None:
     check_apart(["a/b", "a/c", "ab"], "It")
 
 
-def test_redirect_refused_in_file_download(hub: HubServer, tmp_path: Path) -> None:
-    hub.fail("README.md", raw(b"HTTP/1.1 302 Found\r\nLocation: http://169.254.169.254/\r\n\r\n"))
-    with pytest.raises(DownloadError, match=r"169.254.169.254"):
-        download_files(FilesDownloadConfig([hub.url_of("README.md")], str(tmp_path / "out")))
+@pytest.mark.parametrize("end", ["README.md", f"/tree/{COMMIT}", f"/revision/{COMMIT}"])
+def test_redirect_to_metadata_server_refused(hub: HubServer, tmp_path: Path, end: str) -> None:
+    hub.fail(end, raw(b"HTTP/1.1 302 Found\r\nLocation: http://169.254.169.254/\r\n\r\n"))
+    with pytest.raises(DownloadError, match=r"redirects to '169.254.169.254'.* it was not followed"):
+        downloaded(tmp_path / "out", "README.md")
+    hub.fail(end, raw(b"HTTP/1.1 302 Found\r\nLocation: http://169.254.169.254/\r\n\r\n"))
+    if end == "README.md":
+        with pytest.raises(DownloadError, match=r"169.254.169.254"):
+            download_files(FilesDownloadConfig([hub.url_of("README.md")], str(tmp_path / "files")))

@@ -1,15 +1,17 @@
 """List the files of a Hugging Face repository at a revision (https://huggingface.co/docs/hub/api).
 
-The hub's own client follows any link to a next page and sends its token along. This client follows links within the hub
-only, bounds the size of a page, and checks each entry.
+The hub's own client follows any redirect and any link to a next page, sends its token along, and reads answers of any
+size. This client checks redirects, follows links within the hub only, bounds the size of an answer, and checks each
+entry.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote, urljoin
 
@@ -28,15 +30,16 @@ from tradewind.datasets.source_files import (
     check_apart,
     check_name,
     is_hidden,
+    parse_json,
     parse_json_list,
 )
-from tradewind.text import single_line
+from tradewind.text import single_line, truncated_repr
 
 if TYPE_CHECKING:
-    from huggingface_hub import HfApi
+    import requests
 
-MAX_PAGE_BYTES: Final = 64 << 20
-"""Bound for a page; the hub's have a thousand entries."""
+MAX_PAGE_BYTES: Final = 4 << 20
+"""Bound for an answer; the hub's pages have a thousand entries, which are some hundred kilobytes."""
 MAX_FILES: Final = 2_000_000
 MAX_FILE_BYTES: Final = 1 << 50
 _TIMEOUT_S: Final = (15.0, 60.0)
@@ -77,10 +80,7 @@ class Listing:
             TransientError: The hub cannot answer now.
             DownloadError: The response is no page of a list, or the next page is elsewhere.
         """
-        with self._session.get(self._next, headers=self._headers, stream=True, timeout=_TIMEOUT_S) as response:
-            if response.status_code in TRANSIENT_STATUSES:
-                wanted_s = retry_after_s(response.headers.get("Retry-After"))
-                raise TransientError(f"it answered {response.status_code}", wanted_s)
+        with _get(self._session, self._next, self._headers) as response:
             if response.status_code != 200:
                 raise DownloadError(f"{self._where} is not available: the hub answered {response.status_code}.")
             entries = parse_json_list(response.iter_content(_CHUNK_BYTES), self._where, MAX_PAGE_BYTES)
@@ -141,23 +141,50 @@ class HubRevision:
     files: tuple[SourceFile, ...]
 
 
+@dataclass(frozen=True)
+class HubAccess:
+    """Address of a hub, and the token for it; workers on other hosts get both from the driver.
+
+    Attributes:
+        endpoint: Without a final slash.
+        token: Sent to the hub only, and not after redirects to other hosts.
+    """
+
+    endpoint: str
+    token: str | None = field(default=None, repr=False)
+
+    @staticmethod
+    def of_environment() -> HubAccess:
+        """Return the hub of ``HF_ENDPOINT``, else huggingface.co, with the token of ``HF_TOKEN`` or ``HF_HOME``."""
+        from huggingface_hub import constants, get_token
+
+        return HubAccess((os.environ.get(ENDPOINT_VARIABLE) or constants.ENDPOINT).rstrip("/"), get_token())
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers of requests to the hub itself."""
+        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+
+    def reader(self, pause: Callable[[float], object] = time.sleep) -> HttpReader:
+        """Return a reader of the hub's files."""
+        return HttpReader(self.headers, self.endpoint, pause)
+
+
 class Hub:
-    """Client of the hub at ``HF_ENDPOINT``, else huggingface.co, with the token in ``HF_TOKEN`` if set.
+    """Client of a hub.
 
     Args:
         pause: Waits the given seconds.
+        access: None for that of the environment.
     """
 
-    def __init__(self, pause: Callable[[float], object]) -> None:
-        from huggingface_hub import HfApi, constants
-
-        self._endpoint = (os.environ.get(ENDPOINT_VARIABLE) or constants.ENDPOINT).rstrip("/")
-        self._api: HfApi = HfApi(endpoint=self._endpoint, library_name="tradewind")
+    def __init__(self, pause: Callable[[float], object] = time.sleep, access: HubAccess | None = None) -> None:
+        self.access = access or HubAccess.of_environment()
         self._pause = pause
 
     def reader(self) -> HttpReader:
         """Return a reader of its files, which sends the token to the hub only, and not after redirects."""
-        return HttpReader(self._headers(), self._endpoint, self._pause)
+        return self.access.reader(self._pause)
 
     def revision(self, repo: str, revision: str, repo_type: str, globs: Sequence[str] = ()) -> HubRevision:
         """List the files that match one of ``globs``, or all without globs; paths with a leading dot are left out.
@@ -167,13 +194,9 @@ class Hub:
         Raises:
             DownloadError: The hub has no such repository, revision or file, or denies access.
         """
-        what = f"{repo_type} {repo!r} at revision {revision!r}"
-        info = self._retry(
-            what, lambda: self._api.repo_info(repo, revision=revision, repo_type=repo_type, timeout=60.0)
-        )
-        commit = str(info.sha or "")
-        if not _COMMIT.fullmatch(commit):
-            raise DownloadError(f"The hub gave the {what} the commit {commit[:60]!r}, which is no commit ID.")
+        what = f"{repo_type} {truncated_repr(repo)} at revision {truncated_repr(revision)}"
+        _check_reachable(what, repo)
+        commit = self._retry(what, lambda: self._commit(what, repo, revision, repo_type))
         tree = self._tree(what, repo, commit, repo_type)
         names = {file.name for file in tree}
         wanted = _matching(names, globs, what)
@@ -184,17 +207,23 @@ class Hub:
         check_apart((file.name for file in files), where)
         return HubRevision(repo, commit, tuple(files))
 
+    def _commit(self, what: str, repo: str, revision: str, repo_type: str) -> str:
+        """Return the commit that a branch, a tag or a short hash leads to."""
+        url = f"{self.access.endpoint}/api/{repo_type}s/{repo}/revision/{quote(revision, safe='')}?expand=sha"
+        with _get(guarded_session(), url, self.access.headers) as response:
+            if response.status_code != 200:
+                raise DownloadError(_refusal(what, response))
+            answer = parse_json(response.iter_content(_CHUNK_BYTES), f"The hub's answer about {what}", MAX_PAGE_BYTES)
+        commit = answer.get("sha") if isinstance(answer, dict) else None
+        if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
+            raise DownloadError(f"The hub gave the {what} the commit {truncated_repr(commit)}, which is no commit ID.")
+        return commit
+
     def _tree(self, what: str, repo: str, commit: str, repo_type: str) -> list[SourceFile]:
-        listing = Listing(self._endpoint, repo, commit, repo_type, self._headers())
+        listing = Listing(self.access.endpoint, repo, commit, repo_type, self.access.headers)
         while not listing.is_complete:
             self._retry(what, listing.read_page)
         return listing.files
-
-    def _headers(self) -> dict[str, str]:
-        from huggingface_hub import get_token
-
-        token = get_token()
-        return {"Authorization": f"Bearer {token}"} if token else {}
 
     def _retry(self, what: str, call: Callable[[], _T]) -> _T:
         """Call the hub; retry while it cannot answer."""
@@ -211,40 +240,58 @@ class Hub:
             self._pause(pause_s(failures, wanted_s))
 
 
+def _check_reachable(what: str, repo: str) -> None:
+    from huggingface_hub import constants
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils._validators import validate_repo_id
+
+    try:
+        validate_repo_id(repo)
+    except HFValidationError as error:
+        raise DownloadError(f"The {what} cannot be listed: give a name like 'owner/name' ({error})") from error
+    if constants.HF_HUB_OFFLINE:
+        raise DownloadError(
+            f"The {what} cannot be listed, since HF_HUB_OFFLINE is set: unset it, or give the path of a copy."
+        )
+
+
+def _get(session: requests.Session, url: str, headers: dict[str, str]) -> requests.Response:
+    """Request a page of the hub's API; raises ``TransientError`` if it cannot answer now."""
+    response = session.get(url, headers=headers, stream=True, timeout=_TIMEOUT_S)
+    if response.status_code in TRANSIENT_STATUSES:
+        response.close()
+        raise TransientError(f"it answered {response.status_code}", retry_after_s(response.headers.get("Retry-After")))
+    return response
+
+
 def _wanted_pause_s(what: str, error: Exception) -> float | None:
     """Return the pause that the hub asks for, if it does; raise ``DownloadError`` if a retry cannot help."""
     import requests
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
-    if isinstance(error, HfHubHTTPError) and error.response is not None:
-        if error.response.status_code not in TRANSIENT_STATUSES:
-            raise DownloadError(_refusal(what, error)) from error
-        return retry_after_s(error.response.headers.get("Retry-After"))
     if isinstance(error, TransientError):
         return error.pause_s
     if isinstance(error, (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError)):
         return None
-    if isinstance(error, (HFValidationError, OfflineModeIsEnabled)):
-        raise DownloadError(f"The {what} cannot be listed: {error}") from error
     if isinstance(error, DownloadError):
         raise error
     problem = f"The hub's response about the {what} cannot be read: {type(error).__name__}: {single_line(error)}"
     raise DownloadError(problem) from error
 
 
-def _refusal(what: str, error: Any) -> str:
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
-
-    if isinstance(error, GatedRepoError):
+def _refusal(what: str, response: requests.Response) -> str:
+    """Say why the hub did not resolve a revision, by its codes (``huggingface_hub.utils.hf_raise_for_status``)."""
+    status, code = response.status_code, response.headers.get("X-Error-Code", "")
+    if code == "GatedRepo":
         return f"The {what} requires accepted terms: accept them on its page, and give the step the secret HF_TOKEN."
-    if isinstance(error, RepositoryNotFoundError):
+    if code == "RepoNotFound" or (not code and status in (401, 403)):
         return (
             f"The hub has no {what}, or it is private: check the id, and for a private one give the step the secret "
             "HF_TOKEN."
         )
-    if isinstance(error, RevisionNotFoundError):
+    if code == "RevisionNotFound" or status == 404:
         return f"The hub has no such revision: {what}. Choose one under 'Files and versions' on its page."
-    return f"The hub refused to list the {what}: {single_line(error)}"
+    said = single_line(response.headers.get("X-Error-Message", ""))
+    return f"The hub refused to list the {what}: it answered {status}{f' ({said})' if said else ''}."
 
 
 def _matching(names: set[str], globs: Sequence[str], what: str) -> set[str]:

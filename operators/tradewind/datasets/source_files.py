@@ -142,11 +142,11 @@ def check_apart(names: Iterable[str], where: str) -> None:
                 raise UnusableNameError(f"{where} names {str(folder)[:200]!r} as a file, and {name[:200]!r} within it.")
 
 
-def parse_json_list(chunks: Iterable[bytes], where: str, max_bytes: int) -> list[Any]:
-    """Parse the JSON list of a server, which errors call ``where``.
+def parse_json(chunks: Iterable[bytes], where: str, max_bytes: int) -> Any:
+    """Parse the JSON of a server, which errors call ``where``.
 
     Raises:
-        DownloadError: It is no list, or longer than ``max_bytes``.
+        DownloadError: It is no JSON, or longer than ``max_bytes``.
     """
     content = bytearray()
     for chunk in chunks:
@@ -154,9 +154,18 @@ def parse_json_list(chunks: Iterable[bytes], where: str, max_bytes: int) -> list
         if len(content) > max_bytes:
             raise DownloadError(f"{where} gives more than {max_bytes:,} bytes.")
     try:
-        entries = json.loads(content)
+        return json.loads(content)
     except (ValueError, RecursionError) as error:
         raise DownloadError(f"{where} is no JSON: {single_line(error)}.") from error
+
+
+def parse_json_list(chunks: Iterable[bytes], where: str, max_bytes: int) -> list[Any]:
+    """Parse the JSON list of a server, which errors call ``where``.
+
+    Raises:
+        DownloadError: It is no list, or longer than ``max_bytes``.
+    """
+    entries = parse_json(chunks, where, max_bytes)
     if not isinstance(entries, list):
         raise DownloadError(f"{where} is no list but a {type(entries).__name__}.")
     return entries

@@ -19,8 +19,8 @@ from tradewind.steps.fields import PATH, SOME_TEXT, check_fields
 from tradewind.text import single_line, truncated_repr
 
 _FILE: Final = re.compile(r"(?P<set>.+)_(?P<first>\d{8})to(?P<last>\d{8})\.json")
-_MAX_LIST_BYTES: Final = 64 << 20
-_MAX_FILE_BYTES: Final = 1 << 30
+_MAX_LIST_BYTES: Final = 4 << 20
+_MAX_FILE_BYTES: Final = 32 << 20
 """Bound for a file of texts, which is read at once; half a month has some megabytes."""
 _TEXT_KEYS: Final = ("text", "body", "content", "article", "code")
 
