@@ -102,6 +102,9 @@ def test_path_in_several_fields_has_the_largest_budget() -> None:
     [
         "../secret", "data/../../secret", "data/./raw", "data//raw", "", "/", f"{EU}/../us/x", f"{EU}", f"{US}/",
         ".tradewind/pins", "data/.attempts/1", "gs://unknown/data", "/etc/passwd", "file:///etc/passwd",
+        "model-abcdef/.executor_status", "model-abcdef/.executor_status.lock/", "model-abcdef//.executor_info",
+        f"{EU}/model-abcdef/.executor_info", ".executor_status", "model-abcdef/.manifest.json", "m/.executor_x/y",
+        f"m/.executor_status.{'0' * 32}", "/m/./.executor_status", "mirror://m/.executor_status",
         "https://host/data", "data\0", "a::b", "gs://user:s3cret@eu/runs/x", "mirror://gs://unknown/x",
     ],
 )  # fmt: skip

@@ -26,6 +26,16 @@ class Color(enum.Enum):
     RED = "red"
 
 
+class Parts(enum.Flag):
+    HEAD = 1
+    BODY = 2
+
+
+class Bits(enum.IntFlag):
+    LOW = 1
+    HIGH = 4
+
+
 Point = namedtuple("Point", "x y")
 
 
@@ -62,6 +72,7 @@ def spec_of(config: Any, fn: Any = work, **kwargs: Any) -> StepSpec:
         {5},
         frozenset({6}),
         Color.RED,
+        [Parts.HEAD | Parts.BODY, Parts.BODY, Parts(0), Bits.LOW | Bits.HIGH, Bits(8)],
         Point(1, (2, 3)),
         Config([Config(1)]),
         datetime.date(2026, 11, 20),

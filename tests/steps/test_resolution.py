@@ -263,3 +263,9 @@ def test_equal_steps_require_an_input_if_one_does() -> None:
     for order in (readers, readers[::-1]):
         experiment = resolve(order, "/p")
         assert [each.name for each in experiment.of(order[0]).needed] == ["made"]
+
+
+@pytest.mark.parametrize("steps", [[3], range(10**12), [None]])
+def test_list_with_something_else_than_steps_is_refused(steps: Any) -> None:
+    with pytest.raises(ExperimentError, match="An experiment is made of ExecutorSteps, but got (3|0|None)"):
+        resolve(steps, "/p")

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
+from tradewind.records.manifests import is_record
 from tradewind.records.parsing import FLAG, NUMBER, TEXT, RecordFormatError, is_relative, list_of, parse_fields
 from tradewind.serialization.errors import SpecError
 from tradewind.steps.paths import OWN_FOLDERS, is_absolute
@@ -106,8 +107,8 @@ def _locate(mirror: Mirror, prefixes: Sequence[str]) -> MirroredPath:
     parts = path.partition("://")[2].split("/") if "://" in path else path.removeprefix("/").split("/")
     if not path or not is_relative("/".join(parts)):
         raise _refusal(mirror, "has '.', '..' or an empty name as a part, or is empty")
-    if own := sorted(OWN_FOLDERS.intersection(parts)):
-        raise _refusal(mirror, f"has {own[0]!r} as a part, where Tradewind keeps its own records")
+    if own := next((part for part in parts if part in OWN_FOLDERS or is_record(part)), None):
+        raise _refusal(mirror, f"has {own!r} as a part, where Tradewind keeps its own records")
     home = resolve_location(mirror.prefix)
     others = [prefix for prefix in dict.fromkeys(prefixes) if resolve_location(prefix) != home]
     if not is_absolute(path):

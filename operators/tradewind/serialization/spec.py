@@ -205,7 +205,9 @@ class Encoder:
 
     def encode(self, value: Any, where: str) -> Any:
         if isinstance(value, Enum):
-            return {"$enum": str(self.refer(type(value))), "name": value.name}
+            made = str(self.refer(type(value)))
+            is_member = value.name in type(value).__members__  # a combination of flags is none
+            return {"$enum": made, "name": value.name} if is_member else {"$flags": made, "value": value.value}
         if value is None or type(value) in (bool, int, float, str):
             return value
         if isinstance(value, _PLACEHOLDERS):
@@ -333,6 +335,7 @@ _PLAIN_TYPES: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]]
 
 _DECODERS: dict[str, Callable[[dict[str, Any], Any], Any]] = {
     "$enum": lambda value, target: Reference.parse(target).load()[value["name"]],
+    "$flags": lambda value, target: Reference.parse(target).load()(value["value"]),
     "$dataclass": _build,
     "$translated": lambda value, by: Reference.parse(by).load()(value),
     "$lazy": _build_lazy,

@@ -23,6 +23,7 @@ from tradewind.steps.placeholders import InputName, Mirror
 from tradewind.steps.run_values import RunValues, RunValueSource
 from tradewind.steps.stable_json import encode
 from tradewind.steps.step import ExecutorStep, Recipe
+from tradewind.text import truncated_repr
 
 logger = logging.getLogger(__name__)
 
@@ -215,9 +216,19 @@ def resolve(
 
 
 def wanted_steps(steps: Sequence[ExecutorStep | InputName]) -> list[ExecutorStep]:
-    """Return the steps in a list that may also hold paths inside outputs; hard-coded paths have no step."""
-    roots = (wanted.step if isinstance(wanted, InputName) else wanted for wanted in steps)
-    return [root for root in roots if root is not None]
+    """Return the steps in a list that may also hold paths inside outputs; hard-coded paths have no step.
+
+    Raises:
+        ExperimentError: The list holds something else.
+    """
+    found = []
+    for wanted in steps:
+        if not isinstance(wanted, ExecutorStep | InputName):  # at once: a range may have a billion items
+            raise ExperimentError(f"An experiment is made of ExecutorSteps, but got {truncated_repr(wanted)}.")
+        step = wanted.step if isinstance(wanted, InputName) else wanted
+        if step is not None:
+            found.append(step)
+    return found
 
 
 @dataclass
@@ -275,8 +286,6 @@ class _Resolution:
         return resolved is not None
 
     def _enter(self, step: ExecutorStep, is_pseudo: bool) -> _Visit:
-        if not isinstance(step, ExecutorStep):
-            raise ExperimentError(f"An experiment is made of ExecutorSteps, but got {step!r}.")
         if not isinstance(step.name, str):
             raise ExperimentError(f"A step's name should be text, not {type(step.name).__name__}.")
         if not isinstance(step.override_output_path, (str, type(None))):

@@ -158,7 +158,8 @@ def test_module_added_to_checkout_replaces_its_stub(tmp_path: Path) -> None:
         ("from experiments.gone import x", r"No module named 'experiments.gone'"),
         ("1 / 0", "ZeroDivisionError: division by zero"),
         ("x = = 1", "SyntaxError: invalid syntax"),
-        ("executor_main([1])", "executor_main needs steps, and one is a int"),
+        ("executor_main(range(10**12))", "executor_main needs steps, and one is a int"),
+        ("import itertools; executor_main(itertools.count())", "executor_main needs a list of steps, not a count"),
         ("executor_main([], description=3)", "executor_main needs a text as description"),
     ],
 )

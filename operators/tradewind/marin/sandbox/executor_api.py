@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -89,15 +89,16 @@ def _note(
     if calls.made is None or notes.root is None:
         return  # a step's function calls, or a module after its load
     place = running_place(notes.root)
-    wanted = tuple(steps)
-    for step in wanted:
+    if not isinstance(steps, Collection):
+        raise refuse(f"executor_main needs a list of steps, not a {type(steps).__name__}.", place)
+    for step in steps:
         if not isinstance(step, ExecutorStep | InputName):
             raise refuse(f"executor_main needs steps, and one is a {type(step).__name__}.", place)
     if description is not None and not isinstance(description, str):
         raise refuse("executor_main needs a text as description.", place)
     if max_concurrent is not None and config is None:
         config = ExecutorMainConfig(max_concurrent=max_concurrent)
-    calls.made.append(Captured(wanted, description, config, place))
+    calls.made.append(Captured(tuple(steps), description, config, place))
 
 
 def marin_versioned(value: Any) -> Any:
