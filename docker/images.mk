@@ -51,16 +51,16 @@ cluster_tag: init ## let the fleet file name FLEET_TAG for an image, such as an 
 configure_gcp_registry_all: init ## let every registry delete what is older than 30 days, but for the newest 16
 	$(BIN)/tradewind registry set-cleanup-policy $(default_registry_name) --all --fleet $(FLEET)
 
-get_ray_auth_token: init ## fetch the token of the default cluster, and say which variables use it
-	$(BIN)/tradewind cluster auth-env --fleet $(FLEET)
+get_ray_auth_token: init ## fetch the token of the default cluster into ~/.ray/auth_token, where Ray itself looks
+	$(BIN)/tradewind cluster auth-env --home --fleet $(FLEET)
 
 get_ray_auth_token_staging: init ## the same of the staging cluster
 	$(BIN)/tradewind cluster auth-env us-central2-staging --fleet $(FLEET)
 
-init_ray_auth_token_secret: init ## create the token's secret, once
-	$(BIN)/tradewind cluster init-token --fleet $(FLEET)
+init_ray_auth_token_secret: init ## create the token's secret, once; TOKEN_FILE=~/.ray/auth_token takes a token of Ray's
+	$(BIN)/tradewind cluster $(if $(TOKEN_FILE),set-token --file '$(TOKEN_FILE)',init-token) --fleet $(FLEET)
 
-dev_setup: init ## commit hooks, gcloud's login, and the SSH key of the clusters
+dev_setup: init ## commit hooks, gcloud's login, the SSH key of the clusters, and their token in ~/.ray/auth_token
 	$(BIN)/pre-commit install
 	scripts/dev_setup.sh $(BIN)/python $(FLEET)
 

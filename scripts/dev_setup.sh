@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Set up a laptop to start and reach clusters: gcloud with a login, and the SSH key of the fleet's nodes.
+# Set up a laptop to start and reach clusters: gcloud with a login, the SSH key of the fleet's nodes, and Ray's token.
 # Existing files are not changed, so it can be run again.
 # Usage: scripts/dev_setup.sh PYTHON FLEET
 set -euo pipefail
@@ -25,4 +25,10 @@ else
     gcloud secrets versions access latest --project="$project" --secret=RAY_CLUSTER_PRIVATE_KEY --out-file="$key.new"
     mv "$key.new" "$key"
     echo "Fetched $key."
+fi
+token=~/.ray/auth_token
+if [ -e "$token" ]; then
+    echo "$token is there."
+elif ! "$python" -m tradewind.cli.main cluster auth-env --home --fleet "$fleet" > /dev/null; then
+    echo "There is no token yet: 'make init_ray_auth_token_secret' creates it, then 'make get_ray_auth_token'." >&2
 fi

@@ -17,9 +17,10 @@ ENV_PREFIX = "env:"
 FORMS = "'projects/PROJECT/secrets/SECRET', the same with '/versions/VERSION', or 'env:VARIABLE'"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET = re.compile(r"projects/[a-z0-9][a-z0-9.:-]{0,98}/secrets/[A-Za-z0-9_-]{1,255}(/versions/[A-Za-z0-9_-]{1,63})?")
-# They decide which code runs before the function, or belong to the driver.
-_RESERVED = frozenset({"HOME", "LD_LIBRARY_PATH", "LD_PRELOAD", "PATH", "PYTHONHOME", "PYTHONPATH", "PYTHONSTARTUP"})
-_RESERVED_PREFIX = "TRADEWIND_"
+_RESERVED = re.compile(
+    r"TRADEWIND_.*|(DY)?LD_.*|PYTHON[A-Z0-9]*|BASH_.*|ENV|IFS|SHELLOPTS|BASHOPTS|HOME|PATH|GCONV_PATH|GLIBC_TUNABLES"
+)
+"""Variables that decide which code the loader, Python or a shell runs first, or that belong to the driver."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def check_secrets(secrets: object, whose: str) -> dict[str, str]:
                 f"{whose}: a name in secrets is no name of an environment variable (not shown here, since it may be a "
                 "secret): use letters, digits and '_'."
             )
-        if name in _RESERVED or name.startswith(_RESERVED_PREFIX):
+        if _RESERVED.fullmatch(name):
             raise SecretReferenceError(f"{whose}: secrets cannot set {name}, which the driver itself depends on.")
         if SecretReference.parse(reference) is None:
             raise SecretReferenceError(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,14 +75,48 @@ def test_a_terminal_shows_it(manager: LocalSecretManager, monkeypatch: pytest.Mo
     os.close(reader)
 
 
-def test_a_shell_gets_the_files_name_and_no_token(manager: LocalSecretManager, tmp_path: Path, run: Run) -> None:
+def test_a_shell_gets_the_files_name_and_no_token(
+    manager: LocalSecretManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
     manager.put(SECRET, TOKEN)
     code, out, err = run("auth-env")
     assert code == 0 and TOKEN not in out + err
     assert out == f"export RAY_AUTH_MODE=token\nexport RAY_AUTH_TOKEN_PATH={(tmp_path / CACHED)}\n"
-    assert (tmp_path / CACHED).read_text().strip() == TOKEN and stat.S_IMODE(
-        (tmp_path / CACHED).stat().st_mode
-    ) == 0o600
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").symlink_to(tmp_path / "fleet.yaml")
+    code, out, err = run("auth-env", "--home")
+    assert code == 0 and TOKEN not in out + err and out.endswith(f"RAY_AUTH_TOKEN_PATH={tmp_path}/.ray/auth_token\n")
+    for name in (CACHED, ".ray/auth_token"):
+        assert (tmp_path / name).read_text().strip() == TOKEN
+        assert stat.S_IMODE((tmp_path / name).lstat().st_mode) == 0o600, "a file of its own, not a link"
+
+
+@pytest.mark.slow
+def test_dev_setup_leaves_token_where_ray_looks(
+    manager: LocalSecretManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gcloud = tmp_path / "bin" / "gcloud"
+    gcloud.write_text('#!/bin/sh\nfor word; do case $word in --out-file=*) echo key > "${word#*=}";; esac; done\n')
+    gcloud.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    script = Path(__file__).parents[3] / "scripts" / "dev_setup.sh"
+    words = ["bash", str(script), sys.executable, os.environ["TRADEWIND_FLEET"]]
+
+    def ended() -> tuple[int, str]:
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert TOKEN not in done.stdout + done.stderr
+        return done.returncode, done.stdout + done.stderr
+
+    code, said = ended()
+    assert code == 0 and "There is no token yet: 'make init_ray_auth_token_secret' creates it" in said
+    manager.put(SECRET, TOKEN)
+    file = tmp_path / ".ray" / "auth_token"
+    assert ended()[0] == 0 and file.read_text() == TOKEN and stat.S_IMODE(file.stat().st_mode) == 0o600
+    manager.put(SECRET, "0ther-token-0123456789")
+    code, said = ended()
+    assert code == 0 and f"{file} is there." in said and file.read_text() == TOKEN
 
 
 @pytest.mark.slow
@@ -156,6 +192,9 @@ def test_set_token_reads_pipe_or_file(
     assert run("set-token", "--rotate", "--file", str(file))[0] == 0
     code, _, err = run("set-token", "--rotate", "--file", str(tmp_path / "none"))
     assert code == 2 and "cannot be read" in err
+    os.mkfifo(tmp_path / "pipe")
+    code, _, err = run("set-token", "--rotate", "--file", str(tmp_path / "pipe"))
+    assert code == 2 and "cannot be used: it is no regular file" in err
 
 
 @pytest.mark.slow

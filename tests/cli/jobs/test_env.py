@@ -43,6 +43,9 @@ def test_secret_in_env_option_is_refused_with_alternative(values: list[str]) -> 
     with pytest.raises(UsageError, match=f"--secret {name}=projects/") as refused:
         one_variable(values)
     assert "hunter2" not in str(refused.value) and TOKEN not in str(refused.value)
+    assert f'printf %s "${name}" | gcloud secrets create ' in str(refused.value)
+    with pytest.raises(UsageError, match="does not have it.$"):
+        one_variable(['$(reboot)"_TOKEN=hunter2'])
     with pytest.raises(UsageError, match="a Hugging Face token") as refused:
         one_variable([TOKEN])
     assert TOKEN not in str(refused.value)
@@ -121,6 +124,11 @@ def test_an_odd_name_is_no_variable(values: list[str]) -> None:
     with pytest.raises(UsageError, match="is not the name of a variable: write -e NAME=VALUE") as refused:
         one_variable(values)
     assert str(refused.value).isprintable() and len(str(refused.value)) < 200
+
+
+def test_nul_in_value_of_env_option_is_refused() -> None:
+    with pytest.raises(UsageError, match="the value of -e A has a NUL, which no variable can have"):
+        one_variable(["A=b\0c"])
 
 
 def test_the_commit_and_the_workspaces_modules_are_found(tmp_path: Path) -> None:

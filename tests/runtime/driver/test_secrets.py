@@ -70,7 +70,7 @@ def test_invalid_variable_is_refused_without_printing_it(name: Any) -> None:
     assert not name or repr(name) not in str(refusal.value)
 
 
-@pytest.mark.parametrize("name", ["PATH", "PYTHONPATH", "LD_PRELOAD", "TRADEWIND_STEP"])
+@pytest.mark.parametrize("name", ["PATH", "PYTHONUSERBASE", "LD_AUDIT", "BASH_ENV", "TRADEWIND_STEP"])
 def test_variable_of_driver_is_refused(name: str) -> None:
     with pytest.raises(SecretReferenceError, match=f"secrets cannot set {name}"):
         ExecutorStep("s", None, None, secrets={name: KEY})

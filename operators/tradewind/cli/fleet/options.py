@@ -440,7 +440,11 @@ AUTH: Final = Command(
 AUTH_ENV: Final = Command(
     "auth-env",
     "store the token in a file, and print the variables by which Ray's own commands find it",
-    (_ONE, *WHICH_CLUSTER),
+    (
+        _ONE,
+        option("--home", action="store_true", help="in ~/.ray/auth_token, where Ray itself looks"),
+        *WHICH_CLUSTER,
+    ),
     'For a shell: eval "$(tradewind cluster auth-env)"',
 )
 INIT_TOKEN: Final = Command(

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 from tradewind.cli.fleet.access import open_dashboard
@@ -27,6 +28,7 @@ from tradewind.cli.fleet.lifecycle import (
     show_affected_jobs,
     wait_until_ready,
 )
+from tradewind.cli.jobs.clusters import HOME_TOKEN_FILE
 from tradewind.cli.output import CommandError, UsageError, say, write_lines
 from tradewind.fleet.access.connect import cache_token, fetch_token, token_file
 from tradewind.fleet.cloud.token_secret import (
@@ -41,7 +43,9 @@ from tradewind.fleet.lifecycle.cluster_manager import ClusterManager
 from tradewind.fleet.lifecycle.rotation import TokenRotation
 from tradewind.fleet.local_paths import expanded
 from tradewind.fleet.lock import ClusterLock
+from tradewind.machine import write_private_file
 from tradewind.ray_jobs.job_restore import RestoreResult
+from tradewind.storage.bounded_read import read_local
 
 _CLIPBOARDS: Final = (
     ["pbcopy"], ["wl-copy"], ["xclip", "-selection", "clipboard"], ["xsel", "--input", "--clipboard"],
@@ -70,9 +74,13 @@ def auth(arguments: argparse.Namespace, fleet: Fleet) -> int:
 def auth_env(arguments: argparse.Namespace, fleet: Fleet) -> int:
     """Print variables for Ray's own commands; they name the token's file, not the token."""
     cluster = fleet.cluster(arguments.name)
-    fetch_token(cluster)
-    path = shlex.quote(str(token_file(cluster)))
-    write_lines(["export RAY_AUTH_MODE=token", f"export RAY_AUTH_TOKEN_PATH={path}"])
+    token, file = fetch_token(cluster), token_file(cluster)
+    if arguments.home:
+        file = Path.home() / HOME_TOKEN_FILE
+        file.parent.mkdir(mode=0o700, exist_ok=True)
+        write_private_file(file, token)
+        say(f"The token of {cluster.name} is in {file}, for Ray's own commands.")
+    write_lines(["export RAY_AUTH_MODE=token", f"export RAY_AUTH_TOKEN_PATH={shlex.quote(str(file))}"])
     return 0
 
 
@@ -103,10 +111,12 @@ def _add(arguments: argparse.Namespace, fleet: Fleet, make: Callable[[], str]) -
 def _given_token(file: str | None) -> str:
     if file:
         try:
-            with expanded(file, "--file").open(errors="replace") as opened:
-                return opened.read(_MAX_TOKEN_CHARS)
+            content = read_local(expanded(file, "--file"), _MAX_TOKEN_CHARS)
         except OSError as error:
             raise UsageError(f"--file {file} cannot be read ({error.strerror}).") from None
+        if content.flaw:
+            raise UsageError(f"--file {file} cannot be used: {content.flaw}.")
+        return content.text
     if sys.stdin.isatty():
         return getpass.getpass("Token (not shown): ")
     return sys.stdin.read(_MAX_TOKEN_CHARS)

@@ -36,8 +36,8 @@ from tradewind.ray_jobs.errors import BadAddressError, BadTokenError, RayAuthent
 
 DEFAULT_ADDRESS: Final = "http://127.0.0.1:8265"
 _LOOPBACK: Final = "127.0.0.1"
-_TOKEN_FILE: Final = ".ray/auth_token"
-TOKEN_SOURCES: Final = f"RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/{_TOKEN_FILE}"
+HOME_TOKEN_FILE: Final = ".ray/auth_token"
+TOKEN_SOURCES: Final = f"RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/{HOME_TOKEN_FILE}"
 _AT_AN_ADDRESS: Final = {
     "the host of connection {name}": "the address",
     "the host of the connection": "the address",
@@ -163,8 +163,8 @@ def token_in(env: Mapping[str, str], home: Path) -> str | None:
             return _token_in_file(expanded(path, "RAY_AUTH_TOKEN_PATH"), "RAY_AUTH_TOKEN_PATH")
         except BadPathError as error:
             raise CommandError(str(error)) from None
-    file = home / _TOKEN_FILE
-    return _token_in_file(file, f"~/{_TOKEN_FILE}") if file.exists() else None
+    file = home / HOME_TOKEN_FILE
+    return _token_in_file(file, f"~/{HOME_TOKEN_FILE}") if file.exists() else None
 
 
 def _name_of(address: str) -> str:
@@ -173,6 +173,8 @@ def _name_of(address: str) -> str:
 
 def _token_in_file(file: Path, source: str) -> str:
     try:
+        if file.exists() and not file.is_file():
+            raise CommandError(f"{source}: the token file {file} is no regular file.")
         return read_token_file(file)
     except BadTokenFileError as error:
         raise CommandError(f"{source}: the token file {file} {error}") from None

@@ -16,11 +16,12 @@ from configparser import Error as ConfigError
 from pathlib import Path
 from typing import Any, Final
 
-from tradewind.cli.output import CommandError, UsageError
+from tradewind.cli.output import CommandError, UsageError, user_name
 from tradewind.ray_jobs.secret_patterns import detect_secret, secret_variable
 
 SETTINGS_FILE = ".marin.yaml"
 _NAME: Final = re.compile(r"[^\s=\x00-\x1f\x7f-\x9f]{1,500}")
+_SHELL_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MAX_SHOWN: Final = 80
 
 
@@ -64,6 +65,8 @@ def one_variable(values: Sequence[str]) -> tuple[str, str]:
         raise UsageError(f"-e names a variable that looks like {kind} (not shown): write -e NAME=VALUE.")
     if not _NAME.fullmatch(name):
         raise UsageError(f"-e {name[:_MAX_SHOWN]!r} is not the name of a variable: write -e NAME=VALUE.")
+    if "\0" in value:
+        raise UsageError(f"the value of -e {name} has a NUL, which no variable can have.")
     is_bare = len(values) == 1 and not equals
     # The user probably expects this machine's value for a bare name like this one.
     why = secret_variable(name, "a value" if is_bare else value)
@@ -188,7 +191,14 @@ def _as_text(value: Any) -> str:
 
 
 def _instead(name: str) -> str:
-    return (
+    instead = (
         f"give --secret {name}=projects/PROJECT/secrets/SECRET (Secret Manager) or --secret {name}=env:VARIABLE (a "
         "variable of the cluster) instead. The cluster fetches it, and the job's description does not have it."
+    )
+    if not _SHELL_NAME.fullmatch(name):  # a command with another name could do anything
+        return instead
+    secret = re.sub(r"[^A-Za-z0-9_-]", "-", f"{user_name() or 'my'}-{name}")
+    return (
+        f"{instead} To put this machine's value into Secret Manager, once: "
+        f'printf %s "${name}" | gcloud secrets create {secret} --project=PROJECT --data-file=-'
     )
