@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.records.test_adoption import adoption_of, keep
+from tests.records.test_adoption import adoption_of
 from tests.records.test_found_files import begin, end, work
+from tests.support.claims import renewing
 from tradewind.records.adoption import NothingToAdoptError, adopt
 from tradewind.records.discovery import OccupiedFolderError
 from tradewind.steps import ExecutorStep, ResolvedStep, resolve
@@ -32,7 +33,7 @@ def test_adoption_from_own_output_removes_no_leftovers(step: ResolvedStep, sourc
     end(step, claim)
     (tmp_path / "link").symlink_to(step.output_path)
     with pytest.raises(NothingToAdoptError):
-        adopt(adoption_of(step, source.format(step.output_path, tmp_path), copies=True), keep)
+        adopt(adoption_of(step, source.format(step.output_path, tmp_path), copies=True), renewing)
     assert leftover.read_text() == "weights"
 
 
@@ -42,9 +43,9 @@ def test_copying_adoption_replaces_no_files_and_can_be_repeated(step: ResolvedSt
         (folder / "part").mkdir(parents=True)
         (folder / "part" / "model").write_text(folder.name)
     with pytest.raises(OccupiedFolderError, match=r"part/model.*Nothing was claimed"):
-        adopt(adoption_of(step, str(source), copies=True), keep)
+        adopt(adoption_of(step, str(source), copies=True), renewing)
     assert [path.name for path in output.rglob("*")] == ["part", "model"]
     assert (output / "part" / "model").read_text() == output.name
     shutil.rmtree(output)
-    adopt(adoption_of(step, str(source), copies=True), keep)
+    adopt(adoption_of(step, str(source), copies=True), renewing)
     assert (output / "part" / "model").read_text() == "source"

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.hostile.harness import Outcome, attack_all, expect_success, named
 from tests.records.test_found_files import begin, end, work
-from tradewind.records.discovery import OccupiedFolderError, find_outputs
+from tradewind.records.discovery import find_outputs
 from tradewind.steps import ExecutorStep, ResolvedStep, resolve
 
 Plant = Callable[[Path, Path], None]
@@ -123,21 +123,6 @@ def test_output_linked_to_foreign_folder_does_not_empty_it(sandbox: Path) -> Non
 
     targets = [f"{sandbox}/outside", f"{sandbox}/outside/folder", "../../outside", "../../outside/folder"]
     attack_planted(map(linked_to, targets), fail_three_times, sandbox, lambda outcome: None)
-
-
-RECORDS_OF_OTHERS = [
-    "other/.executor_info", "other/.executor_status", "other/.executor_status.lock", "a/b/c/d/.executor_info",
-    ".hidden/.executor_info", "experiments/nightly-0a1b2c.json", ".tradewind/pins/x.json", "x::y/.executor_status",
-    "[a]/.executor_status",
-]  # fmt: skip
-
-
-def test_folder_with_other_outputs_is_not_claimed(sandbox: Path) -> None:
-    def judge(outcome: Outcome) -> None:
-        outcome.must_be_refused(OccupiedFolderError, mentions=["override_output_path"])
-        assert not [*(sandbox / "own/store/mine").glob(".executor_*")]
-
-    attack_planted(map(file, RECORDS_OF_OTHERS), begin, sandbox, judge)
 
 
 def test_oddly_named_folder_does_not_hide_other_outputs(sandbox: Path) -> None:

@@ -168,7 +168,7 @@ WRONG: Final[dict[str, tuple[dict[str, Any], dict[str, list[Any]]]]] = {
         {
             "worker_id": [None, 5, "\ud800"],
             "timestamp": [None, "5", True, float("nan"), float("inf"), -1, 1e300, 10**400],
-            "phase": ["done", 5, ["committed"]],
+            "phase": ["done", "", 5, ["committed"]],
             "attempt": [-1, 1.5, "1", True, 10**30],
             "by": ["me", [], 5],
             "heartbeat_s": [0, -1, 1e300, float("nan"), None],

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.plans.garbage.test_collection import MONTH_S, Config, aged, made, steps
+from tests.plans.garbage.outputs import MONTH_S, Config, aged, made, steps
 from tests.records.test_found_files import begin, work
 from tradewind.plans.garbage.collection import RequiredOutputs, find_garbage_below
 from tradewind.plans.garbage.withdrawal import canonical_path, paths_in

@@ -37,6 +37,7 @@ DIAMOND = {"raw": "", "left": "raw", "right": "raw", "end": "left right"}
 CHAIN = {"a": "", "b": "a", "c": "b", "d": "c"}
 RETRY, NO_RETRY = Selection(), Selection(force_run_failed=False)
 STEP = resolve([ExecutorStep("a", None, None)], "/p").steps[0]
+PRODUCER = "run monday of nightly, attempt 2"
 
 
 # ---- decisions by record
@@ -49,18 +50,8 @@ STEP = resolve([ExecutorStep("a", None, None)], "/p").steps[0]
         (GONE, "RUN", "ran, output gone", None),
         (FAILED, "RUN", "failed before", None),
         (STOPPED, "RUN", "stopped before", None),
-        (
-            FINISHED,
-            "REUSE",
-            "made 3 hours ago by run monday of nightly, attempt 2",
-            "run monday of nightly, attempt 2",
-        ),
-        (
-            AT_WORK,
-            "WAIT",
-            "in progress in run monday of nightly, attempt 2 on job job-2",
-            "run monday of nightly, attempt 2",
-        ),
+        (FINISHED, "REUSE", f"made 3 hours ago by {PRODUCER}", PRODUCER),
+        (AT_WORK, "WAIT", f"in progress in {PRODUCER} on job job-2", PRODUCER),
     ],
 )
 def test_record_state_decides(state: RecordState, decision: str, reason: str, producer: str | None) -> None:
@@ -106,13 +97,10 @@ def test_reason_without_clock_states_the_time() -> None:
     assert line.reason == "made at 2026-09-21 11:13 UTC by run monday of nightly, attempt 2"
 
 
-def test_path_without_record_counts_as_never_run() -> None:
-    assert reasons(make_plan("/p", [("a", STEP)], {"a"}, {})) == {"a": "never ran"}
-
-
-def test_two_tasks_of_one_version_get_the_same_decision() -> None:
+def test_two_tasks_of_one_version_without_record_both_run() -> None:
     plan = make_plan("/p", [("a", STEP), ("a__2", STEP)], {"a__2"}, {})
     assert [(line.task_id, line.decision) for line in plan.steps] == [("a", Decision.RUN), ("a__2", Decision.RUN)]
+    assert reasons(plan) == {"a": "never ran"}
 
 
 # ---- required steps and earlier failures
@@ -259,11 +247,8 @@ def test_other_version_at_explicit_path_is_reused_with_warning() -> None:
     plan = plan_with(Record(lease=lease_of(step, Phase.COMMITTED, version="f" * 32), has_output=True), step)
     assert decisions(plan) == {"a": "REUSE"}
     assert plan.warnings == ("'a' is reused from another version: override_output_path sets its output path.",)
-
-
-def test_lease_without_version_is_no_collision() -> None:
-    lease = lease_of(STEP, Phase.COMMITTED, version="")
-    assert decisions(plan_with(Record(lease=lease, has_output=True))) == {"a": "REUSE"}
+    unversioned = Record(lease=lease_of(STEP, Phase.COMMITTED, version=""), has_output=True)
+    assert decisions(plan_with(unversioned)) == {"a": "REUSE"}
 
 
 # ---- plans in XCom

@@ -83,9 +83,7 @@ def test_full_check_finds_damage(tasks: Tasks, damage: Any, reason: str) -> None
     assert thorough.steps[1].reason == reason
 
 
-def test_unread_damaged_output_is_reported_but_not_remade(
-    tasks: Tasks,
-) -> None:
+def test_unread_damaged_output_is_reported_but_not_remade(tasks: Tasks) -> None:
     (Path(tasks[0][1].output_path) / "more").unlink()
     checked = plan(tasks, verify=True)
     assert decisions(checked) == {"first": "PRUNED", "second": "REUSE"}
@@ -105,9 +103,7 @@ def test_damage_found_by_plan_makes_task_rerun_step(tasks: Tasks) -> None:
     assert decide_start(record, TaskIdentity({"run": "ours"}), request) == Claim(withdraws=True)
 
 
-def test_step_remade_after_plan_found_damage_is_reused(
-    tasks: Tasks,
-) -> None:
+def test_step_remade_after_plan_found_damage_is_reused(tasks: Tasks) -> None:
     step = tasks[1][1]
     (Path(step.output_path) / "more").unlink()
     request = RerunRequest.from_plan(plan(tasks, verify=True).of_task("second"))
@@ -124,11 +120,9 @@ def test_task_reusing_other_version_warns_like_the_plan(tmp_path: Path) -> None:
     mine, other = at_one_path(1), at_one_path(2)
     make(other)  # another run makes it after this plan
     start = decide_start(read_record(mine.output_path), TaskIdentity({"run": "mine"}), RerunRequest())
-    assert (
-        start_warning(start, mine)
-        == "'first' is reused from another version: override_output_path sets its output path."
-    )
-    assert plan([("first", mine), ("second", mine)]).warnings == (start_warning(start, mine),)
+    warning = "'first' is reused from another version: override_output_path sets its output path."
+    assert start_warning(start, mine) == warning
+    assert plan([("first", mine), ("second", mine)]).warnings == (warning,)
     assert start_warning(start, other) is None and start_warning(Claim(), mine) is None
 
 
@@ -146,20 +140,13 @@ def test_full_check_names_outputs_without_manifest(tmp_path: Path) -> None:
     )
 
 
-def test_output_without_its_sentinel_file_is_not_reused(tasks: Tasks) -> None:
-    (Path(tasks[1][1].output_path) / "data").unlink()
-    assert plan(tasks).steps[1].reason == "ran, output gone"
-
-
 def test_estimate_is_that_of_the_earlier_attempt(tasks: Tasks) -> None:
     forced = plan(tasks, selection=Selection(force=("second",)))
     assert forced.steps[1].decision is Decision.RUN
     assert str(forced.steps[1].estimate).endswith(" s on 1 CPU")
 
 
-def test_forced_input_warns_about_reused_consumers(
-    tasks: Tasks,
-) -> None:
+def test_forced_input_warns_about_reused_consumers(tasks: Tasks) -> None:
     forced = plan(tasks, selection=Selection(force=("first",)))
     assert decisions(forced) == {"first": "RUN", "second": "REUSE"}
     assert forced.warnings == (

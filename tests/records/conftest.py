@@ -7,13 +7,9 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 
-@pytest.fixture(params=["local", "memory", "gs"])
-def prefix(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Return an empty folder on a disk, in memory and in a bucket."""
-    if request.param == "gs":
-        request.getfixturevalue("cloud")
-        return f"gs://bucket/{tmp_path.name}"
-    return str(tmp_path / "store") if request.param == "local" else f"memory://{tmp_path.name}"
+@pytest.fixture
+def prefix(any_prefix: str) -> str:
+    return any_prefix
 
 
 @pytest.fixture(params=["local", "memory"])

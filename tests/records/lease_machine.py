@@ -1,10 +1,8 @@
 """Hypothesis state machine: claimers, followers, lease owners, readers and users of one lease.
 
-See ``lease_model`` for the test environment. A function's process may outlive its lease owner: the process guard kills
-it when the last renewal is too old. If the guard is frozen too, the kernel kills the process later. Until then the
-process writes files of the same name in each attempt.
-
-The test environment checks each change of the lease. The invariants check the state after every step.
+See ``lease_model`` for the test environment, which checks each change of the lease; the invariants check the state
+after every step. A function's process may outlive its lease owner: the process guard, or later the kernel, kills it
+when the last renewal is too old. Until then it writes files of the same name in each attempt.
 """
 
 from __future__ import annotations
@@ -58,13 +56,7 @@ class Job:
 
 @dataclass
 class Child:
-    """The process of a function. Only its guard or the kernel knows that it must end.
-
-    Attributes:
-        attempt: The attempt whose files the process writes.
-        killed_at: Time by which the kernel has killed the process, by the clock of its machine.
-        clock: The clock of its machine.
-    """
+    """The process of a function, which the kernel kills by ``killed_at`` of its machine's clock."""
 
     attempt: Attempt
     times: LeaseTimes
@@ -298,9 +290,7 @@ class LeaseMachine(RuleBasedStateMachine):
         """Write a file, also when owner and guard are dead or frozen, until the kernel kills the process."""
         living = [child for child in self.children if child.is_alive]
         child, lease = living[pick % len(living)], self.environment.lease
-        assert lease is not None and lease.attempt == child.attempt.number, (
-            "an old function writes beside a new attempt"
-        )
+        assert lease and lease.attempt == child.attempt.number, "an old function writes beside a new attempt"
         child.write()
 
     def owning(self) -> list[Driver]:
@@ -322,9 +312,7 @@ class LeaseMachine(RuleBasedStateMachine):
         renewer.fence()
 
     @precondition(lambda self: self.owning())
-    @rule(
-        pick=PICKS, how=st.sampled_from(["returns", "returns", "raises"]), answered=REQUESTS, then=st.sampled_from(Fate)
-    )
+    @rule(pick=PICKS, how=st.sampled_from(["returns", "returns", "raises"]), answered=REQUESTS, then=FATES)
     def function_ends(self, pick: int, how: str, answered: int, then: Fate) -> None:
         driver = self.owning()[-1 - pick % len(self.owning())]
         driver.ending = how

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.claims import renewing
 from tradewind.attempts.renewal import LeaseRenewer
 from tradewind.records.adoption import Adoption, NothingToAdoptError, RecordsError, adopt
 from tradewind.records.attempts import Attempt, AttemptOutcome, newest_attempt
@@ -31,10 +32,6 @@ from tradewind.storage.swap import StoredObject, write_if
 @dataclass(frozen=True)
 class Config:
     value: Any
-
-
-def keep(store: LeaseStore, held: HeldLease) -> AbstractContextManager[LeaseHolder]:
-    return LeaseRenewer(store, held, end_work=lambda end: None)
 
 
 @pytest.fixture
@@ -62,7 +59,7 @@ def adoption_of(step: ResolvedStep, source: str, *, copies: bool = False) -> Ado
 
 def test_files_at_output_path_become_committed_result(step: ResolvedStep) -> None:
     path = files_at(step.output_path, model="weights", log="12")
-    lease = adopt(adoption_of(step, path), keep)
+    lease = adopt(adoption_of(step, path), renewing)
 
     record = read_record(path)
     assert (record.state, record.lease) == (RecordState.FINISHED, lease)
@@ -83,10 +80,13 @@ def test_files_at_output_path_become_committed_result(step: ResolvedStep) -> Non
 def test_files_from_elsewhere_are_copied_without_records(step: ResolvedStep, elsewhere: Path) -> None:
     files_at(str(elsewhere), **{"deep/log": "12", ".executor_status": "FAILED"})
     (elsewhere / "a::b").write_text("an odd name")
+    (elsewhere / "newest").symlink_to(elsewhere / "model")
     files_at(step.output_path, **{"half": "left by a dead attempt", ".executor_status": "FAILED"})
-    adopt(adoption_of(step, str(elsewhere), copies=True), keep)
+    adopt(adoption_of(step, str(elsewhere), copies=True), renewing)
     manifest = read_manifest(step.output_path, 1)
-    assert manifest is not None and [file.path for file in manifest.files] == ["a::b", "deep/log", "model"]
+    assert manifest is not None and [file.path for file in manifest.files] == ["a::b", "deep/log", "model", "newest"]
+    assert read_text(f"{step.output_path}/newest") == "weights"
+    assert "://" in step.output_path or not Path(step.output_path, "newest").is_symlink()
     assert read_status(step.output_path) is Status.SUCCESS
     assert (elsewhere / "model").read_text() == "weights"
 
@@ -97,9 +97,9 @@ def test_folder_link_copied_as_link_or_refused_in_bucket(step: ResolvedStep, els
     adoption = adoption_of(step, str(elsewhere), copies=True)
     if "://" in step.output_path:
         with pytest.raises(RecordsError, match="newest is a link to a folder, or to nothing, which a bucket"):
-            adopt(adoption, keep)
+            adopt(adoption, renewing)
         return
-    lease = adopt(adoption, keep)
+    lease = adopt(adoption, renewing)
     assert (Path(step.output_path) / "newest" / "state").read_text() == "1"
     manifest = read_manifest(step.output_path, lease.attempt)
     assert manifest is not None and [file.path for file in manifest.files] == ["model", "newest", "step-100/state"]
@@ -109,10 +109,10 @@ def test_folder_link_copied_as_link_or_refused_in_bucket(step: ResolvedStep, els
 def test_missing_or_uncopied_files_are_not_adopted(step: ResolvedStep, prefix: str) -> None:
     source = files_at(f"{prefix}/elsewhere", model="weights")
     with pytest.raises(NothingToAdoptError, match=rf"belongs at {step.output_path}: copy or move {source} there"):
-        adopt(adoption_of(step, source), keep)
+        adopt(adoption_of(step, source), renewing)
     for source, copies in ((step.output_path, False), (f"{prefix}/nowhere", True)):
         with pytest.raises(NothingToAdoptError, match="There are no files"):
-            adopt(adoption_of(step, source, copies=copies), keep)
+            adopt(adoption_of(step, source, copies=copies), renewing)
     assert LeaseStore(step.output_path).read() is None
 
 
@@ -122,9 +122,9 @@ def test_a_result_is_not_replaced(step: ResolvedStep, by_marin: bool) -> None:
     if by_marin:
         write_status(path, Status.SUCCESS)
     else:
-        adopt(adoption_of(step, path), keep)
+        adopt(adoption_of(step, path), renewing)
     with pytest.raises(RecordsError, match="'train' has a finished output"):
-        adopt(adoption_of(step, path), keep)
+        adopt(adoption_of(step, path), renewing)
 
 
 def claim_by_another(store: LeaseStore, over: HeldLease | None, attempt: int) -> HeldLease:
@@ -137,11 +137,11 @@ def test_output_at_work_is_not_adopted_but_its_leftovers_are(step: ResolvedStep)
     store = LeaseStore(files_at(step.output_path, model="weights"))
     held = claim_by_another(store, None, 1)
     with pytest.raises(OutputBusyError, match="at work"):
-        adopt(adoption_of(step, step.output_path), keep)
+        adopt(adoption_of(step, step.output_path), renewing)
     now = store.read()
     assert now is not None and now.lease == held.lease
     store.change(held, phase=Phase.FAILED)
-    lease = adopt(adoption_of(step, step.output_path), keep)
+    lease = adopt(adoption_of(step, step.output_path), renewing)
     assert (lease.phase, lease.attempt) == (Phase.COMMITTED, 2)
 
 
@@ -152,7 +152,7 @@ def test_lease_held_during_copy_and_lost_lease_commits_nothing(step: ResolvedSte
     def lose(store: LeaseStore, held: HeldLease) -> AbstractContextManager[LeaseHolder]:
         states.append(read_record(step.output_path).state)
         claim_by_another(store, held, 7)
-        return keep(store, held)
+        return renewing(store, held)
 
     with pytest.raises(LeaseLostError):
         adopt(adoption_of(step, source, copies=True), lose)
@@ -186,7 +186,7 @@ def test_faster_claimer_keeps_the_lease(step: ResolvedStep, monkeypatch: pytest.
 
     monkeypatch.setattr("tradewind.records.adoption.next_attempt_number", number_slowly)
     with pytest.raises(OutputBusyError, match="has just begun to make"):
-        adopt(adoption_of(step, step.output_path), keep)
+        adopt(adoption_of(step, step.output_path), renewing)
     held = store.read()
     assert held is not None and (held.lease.job, held.lease.phase) == ("another", Phase.CLAIMED)
 
@@ -220,13 +220,13 @@ def test_late_adoption_leaves_winner_manifest_unchanged(step: ResolvedStep, noti
 def test_failed_adoption_ends_its_attempt(step: ResolvedStep, elsewhere: Path) -> None:
     def vanish(store: LeaseStore, held: HeldLease) -> AbstractContextManager[LeaseHolder]:
         (elsewhere / "model").unlink()
-        return keep(store, held)
+        return renewing(store, held)
 
     with pytest.raises(FileNotFoundError):
         adopt(adoption_of(step, str(elsewhere), copies=True), vanish)
     assert read_record(step.output_path).state is RecordState.STOPPED
     files_at(str(elsewhere), model="again")
-    assert adopt(adoption_of(step, str(elsewhere), copies=True), keep).attempt == 2
+    assert adopt(adoption_of(step, str(elsewhere), copies=True), renewing).attempt == 2
 
 
 @pytest.mark.slow
@@ -242,7 +242,7 @@ def test_commit_is_retried_after_a_refusal(step: ResolvedStep) -> None:
                 raise StoreRefusedError(f"{path}: the store answered 403")
             return write_if(path, text, expected)
 
-        with keep(LeaseStore(step.output_path, write=write), held) as renewer:
+        with renewing(LeaseStore(step.output_path, write=write), held) as renewer:
             yield renewer
 
     assert adopt(adoption_of(step, step.output_path), refuse_once).phase is Phase.COMMITTED
@@ -257,16 +257,8 @@ def test_link_leading_outside_source_refused_before_claim(
     (tmp_path / "treasure").write_text("not yours")
     (elsewhere / "link").symlink_to(target if target != "." else tmp_path)
     with pytest.raises(RecordsError, match="link is a link, or is behind one, that leads out of"):
-        adopt(adoption_of(step, str(elsewhere), copies=True), keep)
+        adopt(adoption_of(step, str(elsewhere), copies=True), renewing)
     assert list_names(step.output_path) == []
-
-
-def test_link_to_copied_file_becomes_regular_file(step: ResolvedStep, elsewhere: Path) -> None:
-    (elsewhere / "newest").symlink_to(elsewhere / "model")
-    adopt(adoption_of(step, str(elsewhere), copies=True), keep)
-    assert read_text(f"{step.output_path}/newest") == "weights"
-    if "://" not in step.output_path:
-        assert not (Path(step.output_path) / "newest").is_symlink()
 
 
 @pytest.mark.parametrize("copied", ["link/x", "link/deep/x", "link"])
@@ -282,6 +274,6 @@ def test_adoption_copies_nothing_through_link_at_output(
 
     monkeypatch.setattr("tradewind.records.adoption.remove_leftovers", plant)
     with pytest.raises(RecordsError, match="leads out of"):
-        adopt(adoption_of(step, source, copies=True), keep)
+        adopt(adoption_of(step, source, copies=True), renewing)
     assert (tmp_path / "vault/x").read_text() == "not yours" and list_names(vault) == ["x"]
     assert read_record(step.output_path).state is RecordState.STOPPED

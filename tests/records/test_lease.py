@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from tests.support.claims import lease_at
 from tradewind.records.lease import LEASE_FILE, Lease, Phase, lease_path, new_owner_id
 from tradewind.records.lease_store import HeldLease, LeaseClaim, LeaseStore
 from tradewind.storage.errors import LeaseLostError, StoreUnavailableError
@@ -38,12 +39,6 @@ def claimed(store: LeaseStore, attempt: int = 1) -> HeldLease:
 def begun(store: LeaseStore) -> HeldLease:
     claimed(store)
     return store.take_over("job-1", "me")
-
-
-def read(store: LeaseStore) -> Lease:
-    held = store.read()
-    assert held is not None
-    return held.lease
 
 
 def interrupted(*, before: Callable[[], object] = lambda: None, loses_answer: bool = False) -> LeaseStore:
@@ -99,19 +94,15 @@ def test_attempt_job_or_owner_identify_lease_counter_does_not() -> None:
 # ---- claims
 
 
-def test_one_of_two_claims_over_the_same_lease_wins(store: LeaseStore) -> None:
+def test_only_first_claim_over_the_same_lease_wins(store: LeaseStore) -> None:
     assert store.read() is None
     first, second = store.claim(None, claim(1, "a")), store.claim(None, claim(1, "b"))
     assert first is not None and second is None
-    assert read(store) == first.lease
+    assert lease_at(PATH) == first.lease
     assert (first.lease.phase, first.lease.job, first.lease.counter) == (Phase.CLAIMED, "a", 1)
-
-
-def test_claim_over_changed_lease_is_refused(store: LeaseStore) -> None:
-    seen = claimed(store)
-    store.change(seen)
-    assert store.claim(seen, claim(2)) is None
-    assert read(store).attempt == 1
+    store.change(first)
+    assert store.claim(first, claim(2)) is None, "it has changed since"
+    assert lease_at(PATH).attempt == 1
 
 
 def test_claim_continues_counter_and_drops_earlier_attempt(store: LeaseStore) -> None:
@@ -141,7 +132,7 @@ def test_owner_of_replaced_job_superseded_before_any_write(store: LeaseStore) ->
     before = claimed(store, 2).lease
     with pytest.raises(LeaseLostError, match="is not for job 'job-1'"):
         store.take_over("job-1", "me")
-    assert read(store) == before
+    assert lease_at(PATH) == before
 
 
 @pytest.mark.parametrize("phase", [Phase.COMMITTED, Phase.FAILED, Phase.STOPPED])
@@ -162,7 +153,7 @@ def test_follower_loses_the_lease_to_the_owner(store: LeaseStore) -> None:
     store.take_over("job-1", "me")
     with pytest.raises(LeaseLostError):
         store.change(seen)
-    assert read(store).phase is Phase.RUNNING
+    assert lease_at(PATH).phase is Phase.RUNNING
 
 
 def test_renewal_keeps_concurrent_stop_request(store: LeaseStore) -> None:
@@ -177,7 +168,7 @@ def test_a_commit_after_a_lost_lease_changes_nothing(store: LeaseStore) -> None:
     before = claimed(store, 2).lease
     with pytest.raises(LeaseLostError):
         store.change(held, phase=Phase.COMMITTED, digest="abc")
-    assert read(store) == before
+    assert lease_at(PATH) == before
 
 
 # ---- lost answers
@@ -189,7 +180,7 @@ def test_write_with_lost_answer_succeeds_on_retry(store: LeaseStore, changes: di
     with pytest.raises(StoreUnavailableError):
         faulty.change(held, **changes)
     again = faulty.change(held, **changes)
-    assert (again.lease, again.lease.counter) == (read(store), 3 if changes else 4)
+    assert (again.lease, again.lease.counter) == (lease_at(PATH), 3 if changes else 4)
 
 
 def test_another_end_than_the_one_that_arrived_is_refused(store: LeaseStore) -> None:
@@ -199,7 +190,7 @@ def test_another_end_than_the_one_that_arrived_is_refused(store: LeaseStore) -> 
     for changes in ({"phase": Phase.STOPPED}, {}):
         with pytest.raises(LeaseLostError, match="has ended"):
             faulty.change(held, **changes)
-    assert read(store).phase is Phase.COMMITTED
+    assert lease_at(PATH).phase is Phase.COMMITTED
 
 
 # ---- stop requests
@@ -210,7 +201,7 @@ def test_first_stop_request_is_kept(store: LeaseStore) -> None:
     assert store.request_stop("job-1", {"try": 1}) is not None
     again = store.request_stop("job-1", {"try": 2})
     assert again is not None and again.lease.stop_requested == {"try": 1}
-    assert read(store).counter == 2
+    assert lease_at(PATH).counter == 2
 
 
 def test_stop_not_requested_for_other_or_ended_attempt(store: LeaseStore) -> None:
@@ -224,7 +215,7 @@ def test_stop_not_requested_for_other_or_ended_attempt(store: LeaseStore) -> Non
 def test_unstarted_attempt_can_be_ended_and_never_starts(store: LeaseStore) -> None:
     claimed(store)
     assert not store.end_unstarted("job-2", Phase.STOPPED)
-    assert read(store).phase is Phase.CLAIMED
+    assert lease_at(PATH).phase is Phase.CLAIMED
     assert store.end_unstarted("job-1", Phase.STOPPED)
     assert store.end_unstarted("job-1", Phase.STOPPED)  # a repeated call succeeds
     with pytest.raises(LeaseLostError):
@@ -236,7 +227,7 @@ def test_owned_attempt_is_not_ended_as_unstarted(store: LeaseStore) -> None:
     begun(store)
     assert not store.end_unstarted("job-1", Phase.STOPPED)
     assert not store.end_unstarted("job-2", Phase.STOPPED)
-    assert read(store).phase is Phase.RUNNING
+    assert lease_at(PATH).phase is Phase.RUNNING
 
 
 # ---- clocks

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from fsspec.core import url_to_fs
 
+from tests.support.claims import lease_at
 from tradewind.records.attempts import (
     Attempt,
     AttemptError,
@@ -99,17 +100,13 @@ def test_slower_claimer_writes_nothing(path: str) -> None:
     assert winner.recorded == winner.attempt
 
 
-def test_next_claim_records_dead_attempt_as_lost(path: str) -> None:
-    first, second = Owner(path).begin(), Owner(path)
-    assert (first.recorded.outcome, second.recorded.outcome) == (AttemptOutcome.LOST, None)
-
-
-def test_next_claim_keeps_recorded_end(path: str) -> None:
-    first = Owner(path).begin()
-    fail_attempt(first.finish, path, first.attempt, AttemptError("ValueError", "no"))
-    ended = first.recorded
+def test_next_claim_records_dead_attempt_as_lost_keeps_ended(path: str) -> None:
+    dead, second = Owner(path).begin(), Owner(path).begin()
+    assert (dead.recorded.outcome, second.recorded.outcome) == (AttemptOutcome.LOST, None)
+    fail_attempt(second.finish, path, second.attempt, AttemptError("ValueError", "no"))
+    ended = second.recorded
     Owner(path)
-    assert first.recorded == ended and ended.outcome is AttemptOutcome.FAILED
+    assert second.recorded == ended and ended.outcome is AttemptOutcome.FAILED
 
 
 def test_older_readers_see_a_withdrawal(path: str) -> None:
@@ -254,9 +251,7 @@ def die_after_swap(owner: Owner) -> Lease:
     write_text(f"{owner.path}/data", "x")
     with pytest.raises(KeyboardInterrupt):
         commit_attempt(finish, owner.path, owner.attempt, lambda: None)
-    held = owner.store.read()
-    assert held is not None
-    return held.lease
+    return lease_at(owner.path)
 
 
 def test_reader_completes_commit_of_owner_dead_after_swap(path: str) -> None:

@@ -53,14 +53,10 @@ few_and_many = pytest.mark.parametrize("racers", [8, pytest.param(RACERS, marks=
 
 
 @few_and_many
-def test_one_process_makes_a_version_on_a_shared_disk(racers: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("any_folder", "each", "beat_s"), [("local", 4, 1.0), ("gs", 1, 2.0)], indirect=["any_folder"])
+def test_one_process_makes_a_version(racers: int, any_folder: str, each: int, beat_s: float, tmp_path: Path) -> None:
     (tmp_path / "markers").mkdir()
-    race_of_processes(str(tmp_path / "store"), tmp_path / "markers", 4 * racers, 1.0, racers=racers)
-
-
-@few_and_many
-def test_one_process_makes_a_version_on_cloud_storage(racers: int, gs_folder: str, tmp_path: Path) -> None:
-    race_of_processes(gs_folder, tmp_path, racers, 2.0, racers=racers)
+    race_of_processes(f"{any_folder}/store", tmp_path / "markers", each * racers, beat_s, racers=racers)
 
 
 @pytest.mark.long

@@ -1,9 +1,12 @@
-"""Status, step info and attempts keep the formats of E20 and of older executors."""
+"""Status, step and experiment info, and attempts keep the formats of E20 and of older executors."""
 
 from __future__ import annotations
 
 import datetime
 import json
+import os
+import subprocess
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,9 +23,10 @@ from tradewind.records.attempts import (
     read_attempt,
     write_attempt,
 )
-from tradewind.records.info_files import write_step_info
+from tradewind.records.info_files import step_info, write_experiment_info, write_step_info
 from tradewind.records.record import Status, parse_status, read_status, read_statuses, write_status
 from tradewind.steps import ExecutorStep, lazy, output_path_of, resolve, this_output_path, versioned
+from tradewind.storage.files import read_text
 
 
 @pytest.mark.parametrize(
@@ -51,22 +55,14 @@ def test_status_file_is_one_token_without_a_newline(tmp_path: Path) -> None:
     assert read_statuses([made, other, failed]) == {made: Status.SUCCESS, failed: Status.FAILED}
 
 
-@dataclass(frozen=True)
-class Config:
-    source: Any
-    since: Any
-    model: Any
-    output_path: Any
-
-
 def test_step_info_has_the_fields_of_e20_in_their_order(tmp_path: Path) -> None:
     source = ExecutorStep("source", None, None)
-    config = Config(
-        output_path_of(source, "x"),
-        versioned(datetime.timedelta(days=1)),
-        lazy("models:Llama", layers=versioned(2)),
-        this_output_path(),
-    )
+    config = {
+        "source": output_path_of(source, "x"),
+        "since": versioned(datetime.timedelta(days=1)),
+        "model": lazy("models:Llama", layers=versioned(2)),
+        "output_path": this_output_path(),
+    }
     step = ExecutorStep("reader", None, config, description="not in the record")
     resolved = resolve([step], str(tmp_path)).of(step)
     write_step_info(resolved, "pipeline.read")
@@ -117,3 +113,70 @@ def test_attempt_from_before_leases_is_read(tmp_path: Path) -> None:
     old = {"number": 1, "job": "j", "cluster": "c", "by": {}, "spec": {}, "outcome": "failed", "error": None, "x": 1}
     (tmp_path / ".attempts/1.json").write_text(json.dumps(old))
     assert read_attempt(attempt_path(str(tmp_path), 1)) == Attempt(1, "j", "c", {}, {}, outcome=AttemptOutcome.FAILED)
+
+
+# ---- files of experiments
+
+
+@dataclass(frozen=True)
+class Config:
+    size: Any
+    output_path: Any = this_output_path()
+    transform: Any = len
+
+
+class Named:
+    """An object whose only text is its address."""
+
+
+def infos(prefix: str, size: int = 1, **config: Any) -> list[dict[str, Any]]:
+    step = ExecutorStep("made", None, Config(versioned(size), **config))
+    resolved = resolve([step], prefix).of(step)
+    write_step_info(resolved, "pipeline.make")
+    return [step_info(resolved, "pipeline.make")]
+
+
+def test_info_file_has_marin_fields_and_steps_equal_to_records(tmp_path: Path) -> None:
+    steps = infos(str(tmp_path))
+    path = write_experiment_info(str(tmp_path), "nightly", steps, "/repo/dags/nightly.py", "c0ffee")
+    written = json.loads(Path(path).read_text())
+    assert [*written] == ["worker_id", "git_commit", "caller_path", "created_date", "user", "prefix", "steps"]
+    known = {"git_commit": "c0ffee", "caller_path": "/repo/dags/nightly.py", "prefix": str(tmp_path)}
+    assert known.items() <= written.items()
+    [step] = written["steps"]
+    assert step == json.loads(Path(step["output_path"], ".executor_info").read_text())
+    assert step["fn_name"] == "pipeline.make"
+
+
+def test_same_experiment_writes_one_file_naming_first_run(local_prefix: str) -> None:
+    prefix = local_prefix
+    first = write_experiment_info(prefix, "nightly", infos(prefix), "here.py", "aaa")
+    second = write_experiment_info(prefix, "nightly", infos(prefix), "elsewhere.py", None)
+    other = write_experiment_info(prefix, "nightly", infos(prefix, size=2), "here.py", "aaa")
+    assert first == second != other
+    assert first.startswith(f"{prefix}/experiments/nightly-") and len(first.rpartition("-")[2]) == len("abcdef.json")
+    assert json.loads(read_text(first) or "")["git_commit"] == "aaa"
+
+
+HASHED = """
+import functools, sys
+from tests.records.test_records import Config, Named, infos
+from tradewind.records.info_files import write_experiment_info
+steps = infos(sys.argv[1], transform=[infos, functools.partial(infos, "x"), Named(), Config(1).__eq__, len])
+print(write_experiment_info(sys.argv[1], "nightly", steps, "here.py", None))
+"""
+
+
+@pytest.mark.slow
+def test_info_path_stable_across_processes_with_functions(tmp_path: Path) -> None:
+    def path_in_process(seed: str) -> str:
+        env = os.environ | {"PYTHONHASHSEED": seed}
+        command = [sys.executable, "-c", HASHED, str(tmp_path)]
+        root = Path(__file__).parents[2]
+        return subprocess.run(command, env=env, cwd=root, capture_output=True, text=True, check=True).stdout.strip()
+
+    path = path_in_process("1")
+    assert path_in_process("2") == path
+    config = json.loads(Path(path).read_text())["steps"][0]["config"]
+    assert config["transform"][0] == "tests.records.test_records.infos"
+    assert config["transform"][4] == "builtins.len"

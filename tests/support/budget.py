@@ -190,10 +190,7 @@ def before(owner: type, name: str, act: Callable[..., object]) -> None:
 
 
 def orphans_cpu_s(stack: Any) -> float:
-    """Return CPU seconds of the stack's processes that are not children of this process.
-
-    Examples are Ray's daemons.
-    """
+    """Return CPU seconds of the stack's processes that are not children of this process, as Ray's daemons."""
     waited_for = {process.pid for process in psutil.Process().children(recursive=True)}
     used = 0.0
     for process in stack.processes():

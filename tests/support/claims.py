@@ -1,14 +1,16 @@
-"""Claim a step in tests as a task does, with the attempt's file beside the output."""
+"""Claim a step in tests as a task does, with the attempt's file beside the output; hold and read its lease."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 
+from tradewind.attempts.renewal import LeaseRenewer
 from tradewind.attempts.spec_digest import driver_arguments as arguments_of
 from tradewind.records.attempts import Attempt, attempt_path, utc_now
-from tradewind.records.lease import HEARTBEAT_S
-from tradewind.records.lease_store import LeaseStore
+from tradewind.records.lease import HEARTBEAT_S, Lease
+from tradewind.records.lease_store import HeldLease, LeaseHolder, LeaseStore
 from tradewind.records.lifecycle import claim_attempt, next_attempt_number
 from tradewind.serialization.spec import StepSpec
 from tradewind.steps import ResolvedStep
@@ -43,6 +45,18 @@ def claimed(
     claim = claim_attempt(store, path, before, attempt, version, heartbeat_s)
     assert claim is not None, "another process has claimed the step"
     return attempt
+
+
+def renewing(store: LeaseStore, held: HeldLease) -> AbstractContextManager[LeaseHolder]:
+    """Renew the lease for the length of the block."""
+    return LeaseRenewer(store, held, end_work=lambda end: None)
+
+
+def lease_at(output_path: str) -> Lease:
+    """Return the lease of the output."""
+    held = LeaseStore(output_path).read()
+    assert held is not None
+    return held.lease
 
 
 def driver_arguments(attempt: Attempt) -> list[str]:

@@ -1,7 +1,4 @@
-"""Compute Engine v1 over REST: instances, disks, subnetworks, operations.
-
-The protocol is the one that Google's Python client uses.
-"""
+"""Compute Engine v1 over REST, as Google's Python client uses it: instances, disks, subnetworks, operations."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from tradewind.rehearsal.cloud.loopback_server import Answer, HttpRequest, json_
 
 Test = Callable[[Mapping[str, Any]], bool]
 
-_TOKEN: Final = re.compile(r'\s*(?:([()])|(AND|OR|NOT)\b|([\w.\-]+)\s*(!=|=|:|eq\b|ne\b)\s*("[^"]*"|[^\s()]+))')
+_TOKEN: Final = re.compile(r'\s*(?:([()]|AND\b|OR\b|NOT\b)|([\w.\-]+)\s*(!=|=|:|eq\b|ne\b)\s*("[^"]*"|[^\s()]+))')
 
 
 class BadFilterError(ValueError):
@@ -31,67 +28,27 @@ class BadFilterError(ValueError):
 def parse_filter(text: str) -> Test:
     """Parse the filter of a list call, for example ``(labels.a = b) AND (NOT labels.c:*)``.
 
-    It has ``=``, ``!=`` and ``:``, joined by AND, OR, NOT and brackets; adjacent terms mean AND. An empty filter
-    matches everything.
-
-    Raises:
-        BadFilterError: The filter is invalid.
+    It has ``=``, ``!=`` and ``:``, joined by AND, OR, NOT and brackets, with Python's precedence; adjacent terms mean
+    AND. An empty filter matches everything.
     """
-    tokens, at = [], 0
+    tests: list[Test] = []
+    words: list[str] = []
+    at = 0
     while text[at:].strip():
-        found = _TOKEN.match(text, at)
-        if found is None:
+        if (found := _TOKEN.match(text, at)) is None:
             raise BadFilterError(f"Invalid list filter expression: {text[at:]!r}")
-        tokens.append(found.groups())
         at = found.end()
-    if not tokens:
-        return lambda fields: True
-    parser = _FilterParser(tokens)
-    test = parser.any_of()
-    if parser.tokens:
-        raise BadFilterError(f"Invalid list filter expression: {text!r}")
+        word, field, operator, value = found.groups()
+        if words and words[-1].endswith(")") and word not in ("AND", "OR", ")"):
+            words.append("and")
+        words.append(word.lower() if word else f"tests[{len(tests)}](fields)")
+        if not word:
+            tests.append(_comparison(field, operator, value.strip('"')))
+    try:
+        test: Test = eval(f"lambda fields: {' '.join(words) or True}", {"tests": tests})
+    except SyntaxError:
+        raise BadFilterError(f"Invalid list filter expression: {text!r}") from None
     return test
-
-
-class _FilterParser:
-    """Recursive-descent parser of one filter; ``tokens`` is the remaining input."""
-
-    def __init__(self, tokens: list[tuple[str, ...]]) -> None:
-        self.tokens = tokens
-
-    def any_of(self) -> Test:
-        tests = [self._all_of()]
-        while self._takes_word("OR"):
-            tests.append(self._all_of())
-        return lambda fields: any(test(fields) for test in tests)
-
-    def _all_of(self) -> Test:
-        tests = [self._one()]
-        while self._takes_word("AND") or (self.tokens and self.tokens[0][0] != ")" and self.tokens[0][1] != "OR"):
-            tests.append(self._one())
-        return lambda fields: all(test(fields) for test in tests)
-
-    def _one(self) -> Test:
-        if self._takes_word("NOT"):
-            refused = self._one()
-            return lambda fields: not refused(fields)
-        if not self.tokens:
-            raise BadFilterError("Invalid list filter expression: it ends too early")
-        bracket, word, field, operator, value = self.tokens.pop(0)
-        if bracket == "(":
-            inner = self.any_of()
-            if not self.tokens or self.tokens.pop(0)[0] != ")":
-                raise BadFilterError("Invalid list filter expression: a bracket is not closed")
-            return inner
-        if bracket or word:
-            raise BadFilterError(f"Invalid list filter expression: {bracket or word!r} is out of place")
-        return _comparison(field, operator, value.strip('"'))
-
-    def _takes_word(self, word: str) -> bool:
-        if self.tokens and self.tokens[0][1] == word:
-            self.tokens.pop(0)
-            return True
-        return False
 
 
 def _comparison(field: str, operator: str, value: str) -> Test:
@@ -147,11 +104,7 @@ class MachineBackend(Protocol):
     """Interface that starts and kills machines."""
 
     def start(self, described: MachineMetadata) -> RunningMachine:
-        """Start a machine; return once it is up.
-
-        Raises:
-            MachineError: The machine did not start; nothing of it is left.
-        """
+        """Start a machine, or raise ``MachineError`` and leave nothing of it; return once it is up."""
 
     def kill(self, name: str) -> None:
         """Remove the machine and kill all its processes."""
@@ -198,11 +151,6 @@ class FailedOperationError(Exception):
 def not_found(path: str) -> RefusedRequestError:
     """Return the error for a missing resource."""
     return RefusedRequestError(404, "notFound", f"The resource '{path}' was not found")
-
-
-def already_exists(path: str) -> RefusedRequestError:
-    """Return the error for a duplicate name."""
-    return RefusedRequestError(409, "alreadyExists", f"The resource '{path}' already exists")
 
 
 def denied(permission: str, path: str) -> RefusedRequestError:
@@ -267,7 +215,7 @@ class ComputeState:
     def add(self, path: str, fields: Mapping[str, Any], **more: Any) -> Resource:
         """Add a resource with the fields that Google sets."""
         if path in self.resources:
-            raise already_exists(path)
+            raise RefusedRequestError(409, "alreadyExists", f"The resource '{path}' already exists")
         zone = path.partition("/zones/")[2].partition("/")[0]
         made = {
             **fields, **more, "id": str(next(self._ids)), "name": path.rpartition("/")[2], "selfLink": _BASE + path,
@@ -290,11 +238,7 @@ class ComputeState:
                 raise RefusedRequestError(400, "resourceInUseByAnotherResource", message)
 
     def check_supply(self, path: str) -> None:
-        """Check that the zone can supply a new instance at ``path``.
-
-        Raises:
-            FailedOperationError: The zone has no capacity, or the quota is used up.
-        """
+        """Fail the operation if the zone has no capacity for an instance at ``path``, or the quota is used up."""
         zone = path.split("/")[3]
         count = sum("/instances/" in known for known in self.resources)
         if self.faults.quota is not None and count > self.faults.quota:
@@ -329,10 +273,7 @@ class ComputeState:
 
 
 def fingerprint(value: Any) -> str:
-    """Return the fingerprint of ``value``.
-
-    A later update must send it, so that it overwrites no concurrent change.
-    """
+    """Return the fingerprint of ``value``; an update must send it, so that it overwrites no concurrent change."""
     text = json.dumps(value, sort_keys=True).encode()
     return base64.b64encode(hashlib.sha256(text).digest()[:8]).decode()
 
@@ -394,10 +335,7 @@ class ComputeService:
             return "zoneOperations.get", lambda: self._operation(path)
         if _SUBNETWORKS.fullmatch(path):
             return "subnetworks.list", lambda: self._subnetworks(path)
-        return "unknown", lambda: self._refuse_unknown(path)
-
-    def _refuse_unknown(self, path: str) -> Resource:
-        raise not_found(path)
+        return "unknown", lambda: self.state.get(path)
 
     def _list(self, call: HttpRequest, prefix: str, collection: str) -> Resource:
         self.state.check_permission(f"compute.{collection}.list", prefix.rpartition("/zones/")[0])

@@ -179,10 +179,7 @@ class LocalCompute(LoopbackServer):
         status: str = "RUNNING",
         host_keys: Mapping[str, str] | None = None,
     ) -> None:
-        """Create or replace this instance.
-
-        Its guest agent has published ``host_keys``, by key type.
-        """
+        """Create or replace this instance, whose guest agent has published ``host_keys``, by key type."""
         access = [{"type": "ONE_TO_ONE_NAT", "natIP": external_ip}] if external_ip else []
         interface = {"networkIP": internal_ip, "accessConfigs": access}
         path = f"projects/{project}/zones/{zone}/instances/{name}"

@@ -55,11 +55,7 @@ class BridgeNetwork:
         return f"{self._subnet}.1"
 
     def start(self) -> None:
-        """Create the bridge.
-
-        Raises:
-            NetworkError: ``ip`` cannot create it.
-        """
+        """Create the bridge."""
         run_ip("link", "add", self._name, "type", "bridge")
         for _ in range(_TRIES):
             self._subnet = f"10.{random.randrange(200, 250)}.{random.randrange(256)}"
@@ -77,22 +73,14 @@ class BridgeNetwork:
         return f"{self._subnet}.{next(self._numbers)}"
 
     def plug_in(self, pid: int, address: str) -> None:
-        """Add an interface ``eth0`` to the network namespace of process ``pid``; the machine configures it.
-
-        Raises:
-            NetworkError: ``ip`` cannot create it.
-        """
+        """Add an interface ``eth0`` to the network namespace of process ``pid``; the machine configures it."""
         outside = f"{self._name}v{address.rpartition('.')[2]}"[-15:]
         run_ip("link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", str(pid))
         run_ip("link", "set", outside, "master", self._name, "up")
 
 
 def run_ip(*words: str) -> None:
-    """Run ``ip``.
-
-    Raises:
-        NetworkError: The command failed.
-    """
+    """Run ``ip``; raise ``NetworkError`` if it fails."""
     done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
     if done.returncode:
         raise NetworkError(f"ip {' '.join(words)}: {done.stderr.strip()}")
@@ -102,9 +90,6 @@ def listening_socket_in(pid: int, port: int) -> socket.socket:
     """Return a listening socket on the loopback of the network namespace of process ``pid``.
 
     A socket belongs to the namespace in which it was created, so any process can use it.
-
-    Raises:
-        NetworkError: This process cannot enter the namespace, or the port is in use there.
     """
 
     def listen() -> socket.socket:
@@ -204,11 +189,7 @@ class Machine:
         return kind, key
 
     def start(self) -> None:
-        """Start the machine; return once SSH accepts logins.
-
-        Raises:
-            NetworkError: The machine did not start; nothing of it is left.
-        """
+        """Start the machine, or raise ``NetworkError`` and leave nothing of it; return once SSH accepts logins."""
         self._write_files()
         script = _FIRST_PROCESS.format(
             address=self.address, gateway=self._network.gateway, name=shlex.quote(self.name), sshd=SSHD,
@@ -312,11 +293,7 @@ class SimulatedMachines:
         self._count = 0
 
     def serve(self, google: LoopbackServer, *others: LoopbackServer) -> None:
-        """Make these servers reachable from machines started later, at the same addresses as here.
-
-        Args:
-            google: Server with the Secret Manager from which the machines fetch their secrets.
-        """
+        """Make these servers reachable from machines started later; ``google`` has the secrets that those fetch."""
         self._google = google.url
         self._servers = (google, *others)
 
@@ -331,11 +308,7 @@ class SimulatedMachines:
         return SliceMachines(self)
 
     def start(self, name: str, env: Mapping[str, str], disk: str | None = None) -> Machine:
-        """Start a machine.
-
-        Raises:
-            NetworkError: The machine did not start.
-        """
+        """Start a machine, or raise ``NetworkError``."""
         with self._lock:
             self._count += 1
             folder = self._folder / f"{self._count}-{name}"

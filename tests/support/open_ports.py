@@ -22,10 +22,7 @@ METHODS = [
 
 
 def check_strangers_are_refused(stack: LocalStack, token: str) -> None:
-    """Check that every port open to other machines belongs to Ray and refuses calls without the token.
-
-    Calls with the token must succeed.
-    """
+    """Check that each port open to other machines is Ray's, and refuses calls without the token and no others."""
     answers = {listener: _answers(listener[1]) for listener in _beyond_loopback(stack)}
     alive = _beyond_loopback(stack)  # some processes have ended since the first scan
     answers = {listener: codes for listener, codes in answers.items() if listener in alive}

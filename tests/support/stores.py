@@ -79,6 +79,15 @@ def any_folder(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(request.getfixturevalue(f"{request.param}_folder"))
 
 
+@pytest.fixture(params=["local", "memory", "gs"])
+def any_prefix(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Return an empty folder on a disk below ``tmp_path``, in memory and in the bucket of ``cloud``."""
+    if request.param == "gs":
+        request.getfixturevalue("cloud")
+        return f"gs://bucket/{tmp_path.name}"
+    return str(tmp_path / "store") if request.param == "local" else f"memory://{tmp_path.name}"
+
+
 @pytest.fixture(params=["gs", "s3"])
 def served(request: pytest.FixtureRequest) -> tuple[LoopbackServer, str]:
     """Return each store that has a server, with a folder on it."""

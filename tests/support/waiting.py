@@ -13,10 +13,7 @@ T = TypeVar("T")
 LIMIT_S: Final = 120.0
 """Limit on an idle machine of usual speed. It only bounds tests that fail; no test runs into it."""
 PACE: Final = "TRADEWIND_TEST_PACE"
-"""Environment variable with the slowness factor of this machine; ``calibrate`` sets it.
-
-Child processes inherit it.
-"""
+"""Environment variable with the slowness factor of this machine, for child processes too; ``calibrate`` sets it."""
 _USUAL_S: Final = 0.1
 _MAX_PACE: Final = 5.0
 
@@ -35,12 +32,9 @@ def limit_s() -> float:
 
 
 def until(condition: Callable[[], T], what: str = "", seen: Callable[[], object] = str, pause_s: float = 0.05) -> T:
-    """Poll ``condition`` until it is true, and return its value.
+    """Poll ``condition`` until it is true, and return its value; fail with ``what`` and ``seen()`` at ``limit_s()``.
 
     The poll interval grows with the duration of the condition, so that the awaited process gets most of a core.
-
-    Raises:
-        AssertionError: It did not become true within ``limit_s()``; names ``what`` and what ``seen()`` returns.
     """
     polled_at = time.monotonic()
     deadline = polled_at + limit_s()

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from tradewind.attempts.renewal import LeaseRenewer
+from tests.support.claims import renewing
 from tradewind.attempts.step_lease import ClaimedAttempt, StepLease
 from tradewind.plans.garbage.collection import Garbage, RequiredOutputs, Sweep, find_garbage_below
 from tradewind.records.adoption import Adoption, adopt
-from tradewind.records.lease_store import HeldLease, LeaseHolder, LeaseStore
 from tradewind.records.record import Status, write_status
 from tradewind.serialization.spec import StepSpec
 from tradewind.steps import ExecutorStep, ResolvedStep, resolve, versioned
@@ -29,10 +27,6 @@ class Config:
     value: Any
 
 
-def renew(store: LeaseStore, held: HeldLease) -> AbstractContextManager[LeaseHolder]:
-    return LeaseRenewer(store, held, end_work=lambda end: None)
-
-
 def steps(prefix: str, value: Any) -> tuple[ResolvedStep, ...]:
     """Return ``data/raw`` with the version ``value``, and ``train`` that reads it."""
     raw = ExecutorStep("data/raw", None, Config(versioned(value)))
@@ -42,7 +36,7 @@ def steps(prefix: str, value: Any) -> tuple[ResolvedStep, ...]:
 def made(step: ResolvedStep, size: int = 100) -> str:
     """Make a finished output of ``step`` and return its path."""
     write_text(f"{step.output_path}/part/model", "x" * size)
-    adopt(Adoption(step, "my.train", step.output_path, {"user": "ada"}), renew)
+    adopt(Adoption(step, "my.train", step.output_path, {"user": "ada"}), renewing)
     return step.output_path
 
 

@@ -117,13 +117,6 @@ def test_output_that_a_config_names_by_path_is_kept(prefix: str) -> None:
     assert garbage_of(prefix) == [], "the step info names it as the DAG does"
 
 
-def test_required_path_may_have_another_spelling(prefix: str) -> None:
-    paths = [made(step) for step in steps(f"file://{prefix}/", 1)]
-    aged([path.removeprefix("file://") for path in paths])
-    assert len(garbage_of(prefix)) == 2
-    assert garbage_of(prefix, RequiredOutputs(paths={paths[1]})) == []
-
-
 @pytest.mark.slow
 def test_step_names_select_required_outputs_or_garbage(prefix: str) -> None:
     paths = [made(step) for value in (1, 2) for step in steps(prefix, value)]

@@ -18,10 +18,10 @@ from tests.plans.garbage.outputs import (
     make_raw,
     make_raw_as_marin,
     reader,
-    renew,
     steps,
     sweep,
 )
+from tests.support.claims import renewing
 from tradewind.attempts.step_lease import MissingInputError, StepLease
 from tradewind.plans.garbage.collection import RequiredOutputs, remove_garbage, withdraw_results
 from tradewind.records.attempts import write_attempt
@@ -43,7 +43,7 @@ def test_input_claimed_by_reader_after_search_is_kept(any_prefix: str, make: Cal
     claimed = claim(reader(any_prefix))
     assert claimed is not None
     with pytest.raises(OutputBusyError, match="is read by a running attempt"):
-        remove_garbage(garbage, BY, renew)
+        remove_garbage(garbage, BY, renewing)
     assert read_record(raw).state is RecordState.FINISHED
     assert input_digests(read_records([raw])) == digests
     check_inputs_unchanged(claimed.attempt)
@@ -58,7 +58,7 @@ def test_output_is_kept_while_attempt_reads_its_file_by_path(prefix: str) -> Non
     assert claimed is not None and raw not in claimed.attempt.inputs
     write_attempt(lease.path, replace(claimed.attempt, spec={"file": f"{raw}/part/model"}))
     with pytest.raises(OutputBusyError, match="is read by a running attempt"):
-        remove_garbage(garbage, BY, renew)
+        remove_garbage(garbage, BY, renewing)
     assert read_record(raw).state is RecordState.FINISHED
 
 
@@ -99,7 +99,7 @@ def test_mark_of_dead_collector_expires(prefix: str) -> None:
     assert read_record(raw).state is RecordState.AT_WORK
     aged([raw])
     assert read_record(raw).state is RecordState.FINISHED
-    remove_garbage(garbage_at(prefix), BY, renew)
+    remove_garbage(garbage_at(prefix), BY, renewing)
     assert not find_outputs(prefix)
 
 
@@ -109,9 +109,9 @@ def test_unread_results_are_withdrawn_together_read_ones_kept(prefix: str) -> No
     claim(reader(prefix))
     after = {each.path: each for each in withdraw_results(garbage, BY)}
     assert (after[raw].problem is None, after[unread].problem is None) == (False, True)
-    remove_garbage(after[unread], BY, renew)
+    remove_garbage(after[unread], BY, renewing)
     with pytest.raises(OutputBusyError, match="is read by a running attempt"):
-        remove_garbage(after[raw], BY, renew)
+        remove_garbage(after[raw], BY, renewing)
     assert sorted(find_outputs(prefix)) == sorted([raw, reader(prefix).path])
 
 
@@ -132,7 +132,7 @@ def test_unreadable_attempt_inputs_keep_everything(prefix: str, file: str) -> No
     claim(step)
     write_text(f"{step.path}/{file}", "half a li")
     with pytest.raises(RecordsError, match="everything is kept"):
-        remove_garbage(garbage, BY, renew)
+        remove_garbage(garbage, BY, renewing)
     assert read_record(raw).state is RecordState.FINISHED
     with pytest.raises(RecordsError, match="everything is kept"):
         sweep(prefix)

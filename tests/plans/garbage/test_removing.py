@@ -20,16 +20,16 @@ from tests.plans.garbage.outputs import (
     made,
     make_raw,
     make_raw_as_marin,
-    renew,
     steps,
 )
+from tests.support.claims import lease_at, renewing
 from tradewind.attempts.renewal import LeaseRenewer
 from tradewind.plans.garbage.collection import remove_garbage, withdraw_results
 from tradewind.plans.garbage.withdrawal import withdraw
 from tradewind.records import cleanup, pins
 from tradewind.records.attempts import Attempt, attempt_path, read_attempt
 from tradewind.records.discovery import find_outputs
-from tradewind.records.lease import LEASE_FILE, Lease, Phase
+from tradewind.records.lease import LEASE_FILE, Phase
 from tradewind.records.lease_store import HeldLease, LeaseClaim, LeaseHolder, LeaseStore, OutputBusyError
 from tradewind.records.lifecycle import claim_attempt, commit_attempt, next_attempt_number
 from tradewind.records.manifests import read_manifest, verify_output
@@ -45,18 +45,12 @@ def pin_of(path: str) -> Pin:
     return Pin(path, "ada", "now")
 
 
-def lease_of(path: str) -> Lease:
-    held = LeaseStore(path).read()
-    assert held is not None
-    return held.lease
-
-
 @pytest.mark.parametrize("make", [make_raw, make_raw_as_marin])
 def test_output_is_removed_whole(any_prefix: str, make: Callable[[str], str]) -> None:
     path = make(any_prefix)
     garbage = garbage_at(any_prefix)
     assert garbage.files == len(set(files_of(path)) - {GUARD})
-    remove_garbage(garbage, BY, renew)
+    remove_garbage(garbage, BY, renewing)
     assert files_of(path) in ([], [GUARD])
     assert not Path(path, "part").exists()
     assert read_record(path).state is RecordState.NONE
@@ -68,7 +62,7 @@ def test_nested_output_survives_removal(any_prefix: str) -> None:
     garbage = garbage_at(any_prefix)
     write_text(f"{path}/inner-654321/deep/model", "weights")
     write_status(f"{path}/inner-654321", Status.SUCCESS)
-    remove_garbage(garbage, BY, renew)
+    remove_garbage(garbage, BY, renewing)
     assert list(find_outputs(any_prefix)) == [f"{path}/inner-654321"]
     assert read_record(f"{path}/inner-654321").state is RecordState.FINISHED
 
@@ -82,10 +76,10 @@ def test_output_pinned_or_claimed_after_search_is_kept(any_prefix: str) -> None:
     store = LeaseStore(path)
     store.claim(store.read(), LeaseClaim(2, "job", "cluster", {"run": "r"}, ""))
     with pytest.raises(OutputBusyError, match="was changed meanwhile"):
-        remove_garbage(garbage, BY, renew)
+        remove_garbage(garbage, BY, renewing)
     add_pin(any_prefix, pin_of(path))
     with pytest.raises(OutputBusyError, match="was pinned meanwhile"):
-        remove_garbage(garbage, BY, renew)
+        remove_garbage(garbage, BY, renewing)
     assert files_of(path) == before
 
 
@@ -98,13 +92,13 @@ def test_new_result_over_failed_attempt_is_not_removed(prefix: str) -> None:
     garbage = garbage_at(prefix)
     aged([made(raw)])
     with pytest.raises(OutputBusyError, match="was changed meanwhile"):
-        remove_garbage(garbage, BY, renew)
+        remove_garbage(garbage, BY, renewing)
     assert read_record(raw.output_path).state is RecordState.FINISHED
 
 
 def test_output_pinned_after_its_mark_stays_a_result(any_prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path = make_raw(any_prefix)
-    garbage, digest = garbage_at(any_prefix), lease_of(path).digest
+    garbage, digest = garbage_at(any_prefix), lease_at(path).digest
     mark = LeaseStore.mark_removing
 
     def then_pin(store: LeaseStore, seen: HeldLease | None, by: Mapping[str, Any]) -> HeldLease | None:
@@ -115,7 +109,7 @@ def test_output_pinned_after_its_mark_stays_a_result(any_prefix: str, monkeypatc
     monkeypatch.setattr(LeaseStore, "mark_removing", then_pin)
     [after] = withdraw_results([garbage], BY)
     assert "was pinned meanwhile" in str(after.problem)
-    assert read_record(path).state is RecordState.FINISHED and lease_of(path).digest == digest
+    assert read_record(path).state is RecordState.FINISHED and lease_at(path).digest == digest
 
 
 def test_withdrawal_gives_up_when_its_mark_expires(prefix: str) -> None:
@@ -125,7 +119,7 @@ def test_withdrawal_gives_up_when_its_mark_expires(prefix: str) -> None:
     assert held is not None
     committed = store.change(held, phase=Phase.COMMITTED, digest="abc").lease
     assert "took too long" in str(withdraw({path: committed}, [prefix], BY)[path])
-    now = lease_of(path)
+    now = lease_at(path)
     assert (now.phase, now.digest, now.removing) == (Phase.COMMITTED, "abc", None)
 
 
@@ -135,7 +129,7 @@ def test_pin_between_withdrawal_and_removal_keeps_files(any_prefix: str) -> None
 
     def pinned(store: LeaseStore, held: HeldLease) -> AbstractContextManager[LeaseHolder]:
         add_pin(any_prefix, pin_of(path))
-        return renew(store, held)
+        return renewing(store, held)
 
     with pytest.raises(OutputBusyError, match="was pinned meanwhile: its files stay"):
         remove_garbage(withdrawn, BY, pinned)
@@ -150,7 +144,7 @@ def test_output_is_in_use_and_refuses_pins_during_removal(any_prefix: str) -> No
         assert read_record(path).state is RecordState.AT_WORK
         with pytest.raises(OutputBusyError, match="is being removed by `tradewind gc`, so it is not pinned"):
             set_pin(any_prefix, pin_of(path))
-        return renew(store, held)
+        return renewing(store, held)
 
     remove_garbage(garbage_at(any_prefix), BY, checked)
     assert not find_outputs(any_prefix) and not is_pinned(path)
@@ -206,7 +200,7 @@ def test_removal_that_loses_its_lease_deletes_nothing(
     with pytest.raises(LeaseLostError):
         remove_garbage(garbage_at(prefix), BY, lose)
     assert files_of(path) == before
-    assert lease_of(path).attempt == attempt
+    assert lease_at(path).attempt == attempt
 
 
 class LeaseOfOneBatch:
@@ -263,8 +257,8 @@ def test_frozen_removal_spares_result_committed_meanwhile(
 
     monkeypatch.setattr(at, thaw_late)
     with suppress(LeaseLostError):
-        remove_garbage(garbage_at(any_prefix), BY, renew)
-    lease, manifest = lease_of(path), read_manifest(path, 3)
+        remove_garbage(garbage_at(any_prefix), BY, renewing)
+    lease, manifest = lease_at(path), read_manifest(path, 3)
     assert lease.phase is Phase.COMMITTED
     assert manifest is not None and verify_output(path, manifest, lease.digest) == []
 
@@ -280,7 +274,7 @@ def test_removal_interrupted_at_start_is_stale_and_repeatable(prefix: str) -> No
     assert read_record(path).state is RecordState.AT_WORK
     aged([path])
     assert read_record(path).state is RecordState.STOPPED
-    remove_garbage(garbage_at(prefix), BY, renew)
+    remove_garbage(garbage_at(prefix), BY, renewing)
     assert not find_outputs(prefix)
 
 
@@ -297,7 +291,7 @@ def test_leftovers_of_partial_removal_are_no_checkpoint(prefix: str, monkeypatch
 
     monkeypatch.setattr(cleanup, "_remove", die_half_way)
     with pytest.raises(KeyboardInterrupt):
-        remove_garbage(garbage_at(prefix), BY, renew)
+        remove_garbage(garbage_at(prefix), BY, renewing)
     assert any("checkpoints" in file for file in files_of(path))
     aged([path])
     store = LeaseStore(path)
