@@ -26,6 +26,7 @@ INVALID_NAMES = {
     "'::'": ["reference://::x", "a::b"],
     "NUL": ["a\0b", "\0"],
     "half of a character": ["a\udc80"],
+    "a control character": ["a\nb", "a\x1bb", "a\u202eb"],
     "its own records": [".attempts/x", "a/.attempts/1", ".tradewind/pins"],
 }
 INVALID_PATHS: dict[str, list[Any]] = {

@@ -86,17 +86,19 @@ def test_reused_outputs_emit_events_only_on_request() -> None:
 
 def test_every_step_task_declares_asset_and_plan_only_on_request() -> None:
     """The declaration lets Airflow know the asset before the first events, of which two may be concurrent."""
-    dag = experiment_dag("made", [step("x/a"), step("b")])
+    dag = experiment_dag("made", [step("x/a"), step("b 1?"), step("größe"), step("x" * 300)])
     assert dag is not None
     stored = DagSerialization.from_dict(DagSerialization.to_dict(dag))
     outlets = {task.task_id: [(asset.name, asset.uri) for asset in task.outlets] for task in stored.tasks}
-    assert outlets == {"plan": [], "x_a": [("x/a", "x/a")], "b": [("b", "b")]}
+    named = {"x_a": ("x/a", "x/a"), "b_1": ("b 1?", "b 1?"), "größe": ("größe", "gr%C3%B6%C3%9Fe")}
+    assert outlets == {"plan": []} | {task: [asset] for task, asset in named.items()} | {"x" * 240: [("x" * 300,) * 2]}
 
 
-@pytest.mark.parametrize("name", ["self", "context"])
+@pytest.mark.parametrize("name", ["self", "context", "é" * 300])
 def test_invalid_asset_name_is_refused_before_step_runs(name: str) -> None:
-    with pytest.raises(ExperimentError, match=f"Step {name!r} cannot have this name"):
+    with pytest.raises(ExperimentError, match=f"Step '{name[:30]}.* cannot have this name") as refused:
         experiment_dag("made", [step(name)])
+    assert len(str(refused.value)) < 250
 
 
 # ---- consumers, as Airflow's own records list them
@@ -106,12 +108,12 @@ from airflow.sdk import DAG, Asset
 from airflow.providers.standard.operators.empty import EmptyOperator
 from tradewind import ExecutorStep, experiment_dag
 def nothing(config): ...
-experiment_dag("made", [ExecutorStep(name, nothing, {}) for name in ("x/a", "b")])
+experiment_dag("made", [ExecutorStep(name, nothing, {}) for name in ("x/a", "größe")])
 schedules = {
     "by_name": [Asset("x/a")],
     "by_reference": [Asset.ref(name="x/a")],
-    "by_both": [Asset("x/a"), Asset("b")],
-    "of_another": [Asset("b")],
+    "by_both": [Asset("x/a"), Asset.ref(name="größe")],
+    "of_another": [Asset.ref(name="größe")],
 }
 for dag_id, schedule in schedules.items():
     with DAG(dag_id, schedule=schedule):

@@ -45,6 +45,8 @@ from tradewind.tasks.params import PREFIX, add_run_params
 PLAN_TASK_ID = "plan"
 _PARSE_TIME_PREFIX = "prefix:"
 _DEFAULTS = {"retries": 3, "retry_delay": timedelta(seconds=10)}
+_MAX_TASK_ID = 240
+"""Of Airflow's 250 characters; the others are for a number."""
 _CPU_POOL, _GPU_POOL = "cpu", "gpu"
 
 
@@ -233,12 +235,12 @@ def _check_pools(dag_id: str, pools: Mapping[str, str]) -> None:
 
 
 def _task_ids(steps: Sequence[ResolvedStep]) -> dict[ResolvedStep, str]:
-    """Assign a task ID per step: its name without characters that Airflow refuses, numbered if repeated."""
+    """Assign a task ID per step: its name without what Airflow refuses, numbered if repeated."""
     task_ids: dict[ResolvedStep, str] = {}
     taken = {PLAN_TASK_ID}
     numbers: Counter[str] = Counter()
     for step in steps:
-        base = re.sub(r"[^\w.-]+", "_", step.name).strip("_") or "step"
+        base = re.sub(r"[^\w.-]+", "_", step.name).strip("_")[:_MAX_TASK_ID] or "step"
         task_id = base
         while task_id in taken:
             numbers[base] += 1

@@ -20,6 +20,7 @@ from tradewind.storage import (
     problem_of_text,
     resolve_location,
 )
+from tradewind.text import escape_control_characters
 
 
 def check_given_places(steps: Iterable[ExecutorStep]) -> None:
@@ -166,6 +167,8 @@ def _problem_of_override(path: str) -> str:
 
 
 def _problem_of_parts(path: str) -> str:
+    if escape_control_characters(path) != path or "\n" in path or "\t" in path:
+        return "holds a control character, which would garble logs"
     parts = path.split("/")
     if ".." in parts:
         return "has '..' as a part, which could leave the prefix"

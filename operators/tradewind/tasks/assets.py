@@ -1,8 +1,9 @@
 """Asset events: one for each output that a task made, so that no other DAG runs without cause.
 
 The step's name is both the name and the URI of its asset: ``Asset("tokenize/code")`` in another DAG's schedule is the
-same asset. The step's task declares it as an outlet. Airflow emits an event for every outlet of a successful task, so a
-task that made nothing removes its outlet first.
+same asset. Airflow stores only URIs of ASCII, so other characters are percent-encoded there, and such an asset is
+``Asset.ref(name="größe")``. The step's task declares it as an outlet. Airflow emits an event for every outlet of a
+successful task, so a task that made nothing removes its outlet first.
 
 An ``AssetAlias`` would avoid this, but Airflow adds the alias's asset to its tables at the first event. If two first
 events coincide, Airflow fails the slower task although its output is complete.
@@ -11,12 +12,15 @@ events coincide, Airflow fails the slower task although its output is complete.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
+from urllib.parse import quote
 
 from airflow.sdk import Asset, Context
 
 from tradewind.plans.plan import Decision, PlannedStep
-from tradewind.steps import ExperimentError
+from tradewind.steps import ExperimentError, truncated_repr
+
+_ASCII: Final = bytes(range(128)).decode()
 
 
 def step_asset(name: str) -> Asset:
@@ -26,10 +30,10 @@ def step_asset(name: str) -> Asset:
         ExperimentError: Airflow refuses the name; raised before the step runs.
     """
     try:
-        return Asset(name)
+        return Asset(name, name if name.isascii() else quote(name, safe=_ASCII))
     except ValueError as error:
         raise ExperimentError(
-            f"Step {name!r} cannot have this name, since Airflow refuses its asset: {error}."
+            f"Step {truncated_repr(name)} cannot have this name, since Airflow refuses its asset: {error}."
         ) from error
 
 
@@ -64,9 +68,9 @@ def emit_reused(context: Context, steps: Sequence[PlannedStep]) -> None:
 def _emit_only(context: Context, extras: Mapping[str, dict[str, Any]], *, declared: Iterable[str]) -> None:
     """Of the assets of the steps ``declared``, emit those with an extra; other outlets belong to the user."""
     task: Any = context["task"]
-    removed = {(asset.name, asset.uri) for asset in map(Asset, declared) if asset.name not in extras}
+    removed = {(asset.name, asset.uri) for asset in map(step_asset, declared) if asset.name not in extras}
     keys = [(outlet.name, outlet.uri) if isinstance(outlet, Asset) else None for outlet in task.outlets]
     task.outlets = [outlet for outlet, key in zip(task.outlets, keys, strict=True) if key not in removed]
-    for asset in map(Asset, extras):
+    for asset in map(step_asset, extras):
         if (asset.name, asset.uri) in keys:
             context["outlet_events"][asset].extra = extras[asset.name]
