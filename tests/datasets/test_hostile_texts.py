@@ -20,7 +20,7 @@ from tradewind.text import quote_first_names, single_line
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lower the bounds so that a test reaches them."""
     monkeypatch.setattr(token_rows, "MAX_LINE_BYTES", 100)
-    monkeypatch.setattr(token_rows, "MAX_JSON_LIST_BYTES", 100)
+    monkeypatch.setattr(token_rows, "_READ_BYTES", 3)
 
 
 @pytest.mark.usefixtures("small")
@@ -30,18 +30,58 @@ def test_line_beyond_limit_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(gzip.compress(lines) if name.endswith(".gz") else lines)
     rows = rows_of(str(tmp_path / name), "text")
     assert next(rows) == (1, {"text": "a"})
-    with pytest.raises(TokenizingError, match=r"line 2 is malformed: it has more than 100 bytes\.$"):
+    with pytest.raises(TokenizingError, match=r"line 2 is malformed: it has more than 100 bytes: split its text\.$"):
         next(rows)
 
 
+LISTS: list[tuple[bytes, Any]] = [
+    (b"[]", []),
+    (b" [ ] \n", []),
+    (b"[1, 2 ,34]", [1, 2, 34]),
+    ('[{"text": "\u00e9\u2028"}, "]", [[]], null]\n'.encode(), [{"text": "\u00e9\u2028"}, "]", [[]], None]),
+    (b"[" + b"1,\n" * 1000 + b"1]", [1] * 1001),
+    (b'["' + b"a" * 1000 + b'"]', "line 1 is malformed: element 1 of its list has more than 100 characters"),
+    (b"[1, [2", "line 1 is malformed: element 2 of its list: Expecting ',' delimiter"),
+    (b"[1,]", "element 2 of its list: Expecting value"),
+    (b"[1 2]", "line 1 is malformed: element 1 of its list is followed by '2'"),
+    (b"[1, 2", "element 2 of its list is the last, and the list is cut off"),
+    (b"[", "element 1 of its list: Expecting value"),
+    (b"[1]\n[2]", "its list is followed by something else"),
+    (b"[]1", "its list is followed by something else"),
+    (b'["\xff"]', "codec can't decode"),
+    (b'["\xc3', "unexpected end of data"),
+    (b"[" * 100_000, "more than 100 characters|recursion"),
+]
+"""Content of a file, and its elements or its refusal."""
+
+
 @pytest.mark.usefixtures("small")
-def test_list_beyond_limit_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-    path.write_text("[\n" + "1,\n" * 10 + "1]")
-    assert [row for _, row in rows_of(str(path), None)] == [1] * 11
-    path.write_text("[\n" + "1,\n" * 1000 + "1]")
-    with pytest.raises(TokenizingError, match="the list has more than 100 bytes"):
+@pytest.mark.parametrize(("content", "found"), LISTS)
+def test_list_is_read_element_by_element(tmp_path: Path, content: bytes, found: Any) -> None:
+    path = tmp_path / "a.json.gz"
+    path.write_bytes(gzip.compress(content))
+    if isinstance(found, list):
+        assert [row for _, row in rows_of(str(path), None)] == found
+        return
+    with pytest.raises(TokenizingError, match=f"a.json.gz .*{found}"):
         list(rows_of(str(path), None))
+
+
+@pytest.mark.parametrize(("name", "head"), [("a.jsonl", b""), ("a.json", b"[0, ")])
+def test_small_file_of_many_empty_values_refused(tmp_path: Path, name: str, head: bytes) -> None:
+    (tmp_path / name).write_bytes(head + b"[" + b"{}," * 5_000_000 + b"{}]")
+    with pytest.raises(TokenizingError, match=r"line 1 is malformed: it has more than 4,194,304 brackets"):
+        list(rows_of(str(tmp_path / name), None))
+
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 12\n"
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.jsonl.gz", "a.jsonl.zst", "a.parquet"])
+def test_pointer_of_large_file_is_told(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(POINTER)
+    with pytest.raises(TokenizingError, match=rf"{name} is a pointer of Git LFS, .* fetch that with 'git lfs pull'"):
+        list(rows_of(str(tmp_path / name), None))
 
 
 def test_line_of_maximum_length_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,6 +51,13 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "jsonl.zst": lambda data: pa.compress(data, "zstd", asbytes=True),
     "jsonl.zstd": with_long_window,
 }
+TINY = zstandard.ZstdCompressor().compress(b'{"text": "a"}\n')
+
+
+def test_zstd_frames_of_any_window_follow_each_other(tmp_path: Path) -> None:
+    long = with_long_window(b'{"text": "a"}\n')
+    for content in (long + 20_000 * TINY, 20_000 * TINY + long):
+        assert len(rows(tmp_path / "a.jsonl.zst", content)) == 20_001
 
 
 @pytest.mark.parametrize("ending", PACKERS)

@@ -243,7 +243,7 @@ class Hub:
 def _check_reachable(what: str, repo: str) -> None:
     from huggingface_hub import constants
     from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils._validators import validate_repo_id
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # documented there
 
     try:
         validate_repo_id(repo)

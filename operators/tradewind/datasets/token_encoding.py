@@ -7,20 +7,23 @@ Levanter. Levanter's processor handles all other formats (chats, masks, ready-ma
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from typing import Any, Final
 
-from tradewind.datasets.token_rows import WHOLE, Span, TokenizingError, row_place, rows_of
+from tradewind.datasets.token_rows import MAX_LINE_BYTES, WHOLE, Open, Span, TokenizingError, row_place, rows_of
 from tradewind.datasets.tokenizer_files import MAIN_FILE, cached_folder
-from tradewind.text import quote_first_names, single_line
+from tradewind.storage import open_file
+from tradewind.text import quote_first_names, single_line, truncated_repr
 
 DOCUMENTS_PER_BATCH: Final = 256
 CHARACTERS_PER_BATCH: Final = 4_000_000
 MAX_RUN_CHARS: Final = 25_000
 """Levanter splits longer runs of letters, or of white space, before it tokenizes them."""
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _OVERLONG: Final = re.compile(rf"\s{{{MAX_RUN_CHARS},}}|\S{{{MAX_RUN_CHARS},}}")
 
 Encode = Callable[[Sequence[Any]], list[Mapping[str, Any]]]
@@ -52,7 +55,9 @@ class TokenRecipe:
     sample_count: int | None = None
 
 
-def encode_file(path: str, recipe: TokenRecipe, span: Span = WHOLE) -> Iterable[list[Mapping[str, Any]]]:
+def encode_file(
+    path: str, recipe: TokenRecipe, span: Span = WHOLE, open_path: Open = open_file
+) -> Iterable[list[Mapping[str, Any]]]:
     """Yield the tokens of a file, or of a span of it, in batches of documents.
 
     Raises:
@@ -62,7 +67,7 @@ def encode_file(path: str, recipe: TokenRecipe, span: Span = WHOLE) -> Iterable[
     rows: list[tuple[int, Any]] = []
     characters = 0
     place = partial(row_place, path, span=span)
-    for number, row in itertools.islice(rows_of(path, recipe.text_key, span), recipe.sample_count):
+    for number, row in itertools.islice(rows_of(path, recipe.text_key, span, open_path), recipe.sample_count):
         rows.append((number, row))
         characters += _length(row, recipe.text_key)
         if len(rows) >= DOCUMENTS_PER_BATCH or characters >= CHARACTERS_PER_BATCH:
@@ -72,9 +77,9 @@ def encode_file(path: str, recipe: TokenRecipe, span: Span = WHOLE) -> Iterable[
         yield _encode_rows(encode, rows, place, recipe.text_key)
 
 
-def check_first_row(path: str, recipe: TokenRecipe) -> None:
+def check_first_row(path: str, recipe: TokenRecipe, open_path: Open = open_file) -> None:
     """Raise ``TokenizingError`` if the first row of a file does not fit; then usually no row does."""
-    for first in rows_of(path, recipe.text_key):
+    for first in rows_of(path, recipe.text_key, open_path=open_path):
         _encode_rows(_encoder(_Cached(recipe.key, recipe)), [first], partial(row_place, path), recipe.text_key)
         return
 
@@ -144,6 +149,8 @@ def _text_encoder(recipe: TokenRecipe, text_key: str) -> Encode:
 
     def encode(rows: Sequence[Any]) -> list[Mapping[str, Any]]:
         texts = [row[text_key] + recipe.end for row in rows]
+        if any(len(text) > MAX_LINE_BYTES for text in texts):  # of a Parquet file
+            raise ValueError(f"it has more than {MAX_LINE_BYTES:,} characters: split its text")
         return [{field: np.array(begin + ids if begin else ids, dtype=kind)} for ids in ids_of(texts)]
 
     return encode
@@ -171,9 +178,18 @@ def _describe(problem: Exception, row: Any, text_key: str | None) -> str:
             return f"has a {text_key!r} that is no text but a {type(row[text_key]).__name__}."
     if not isinstance(row, dict):
         return f"is no object but a {type(row).__name__}."
+    if (where := _surrogate_in(row if text_key is None else row[text_key])) is not None:
+        return f"has half of a character (a lone surrogate, such as \\ud800) {where}: replace it, or leave the row out."
     if isinstance(problem, KeyError):
         return f"has no {quote_first_names(problem.args[:1])}, which the format asks for."
     return f"does not fit the format: {single_line(problem)}"
+
+
+def _surrogate_in(value: Any) -> str | None:
+    """Return the place of a character that has no UTF-8 form, as JSON may contain; None without one."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    found = _SURROGATE.search(text)
+    return None if found is None else f"after {truncated_repr(text[max(0, found.start() - 20) : found.start()])}"
 
 
 def _length(row: Any, text_key: str | None) -> int:

@@ -12,10 +12,12 @@ import io
 import itertools
 import json
 import math
+import os
+import re
 import zlib
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from typing import IO, Any, Final, NamedTuple, cast
 
 from tradewind.datasets.files import basename, is_remote
 from tradewind.storage import open_file
@@ -23,16 +25,20 @@ from tradewind.text import quote_first_names, single_line
 
 _READ_BYTES: Final = 1 << 20
 _PARQUET_ROWS: Final = 1024
-_ZSTD_HEADER_BYTES: Final = 18
-"""Largest header of a frame."""
-_ZSTD_INPUT_BYTES: Final = 2048
-"""Bytes that are decompressed at a time: each three may become a block of 128 KiB."""
-_MAX_ARROW_WINDOW_BYTES: Final = 1 << 27
 _MAX_WINDOW_BYTES: Final = 1 << 31
-MAX_LINE_BYTES: Final = 1 << 28
-"""Bound for a line: a compressed file of some megabytes may hold one that fills the memory."""
-MAX_JSON_LIST_BYTES: Final = 1 << 31
-"""Bound for a file that is one JSON list, which is read at once."""
+"""Largest window of a zstd frame, which takes as much memory (RFC 8878, section 3.1.1.1.2)."""
+_MARK_BYTES: Final = 16
+MAX_LINE_BYTES: Final = 1 << 25
+"""Bound for a line, an element of a list and a text: tokenizers take some 200 bytes of memory a character."""
+_PLAIN_BYTES: Final = 1 << 22
+"""A line up to this size may hold any number of values."""
+_MAX_BRACKETS: Final = 1 << 22
+_POINTER: Final = b"version https://git-lfs.github.com/spec/v1"
+"""Beginning of the small file that Git has in place of a large one."""
+_BLANK: Final = re.compile(r"[ \t\r\n]*")
+
+Open = Callable[[str], AbstractContextManager[IO[bytes]]]
+"""Opens a file by its path."""
 
 
 class TokenizingError(ValueError):
@@ -57,7 +63,9 @@ def spans_of(path: str, size_bytes: int, max_bytes: int) -> list[Span]:
     return [Span(start, start + max_bytes) for start in starts[:-1]] + [Span(starts[-1])]
 
 
-def rows_of(path: str, column: str | None, span: Span = WHOLE) -> Iterator[tuple[int, Any]]:
+def rows_of(
+    path: str, column: str | None, span: Span = WHOLE, open_path: Open = open_file
+) -> Iterator[tuple[int, Any]]:
     """Yield number, from 1, and value of each row; of a Parquet file only ``column``, if given.
 
     Blank lines are left out. In a span that does not begin the file, the number of a line is its byte offset, since
@@ -67,8 +75,8 @@ def rows_of(path: str, column: str | None, span: Span = WHOLE) -> Iterator[tuple
         TokenizingError: The file is not what its name says, or has no such column.
     """
     if path.endswith(".parquet"):
-        return _parquet_rows(path, column, span)
-    return _json_rows(path, span)
+        return _parquet_rows(path, column, span, open_path)
+    return _json_rows(path, span, open_path)
 
 
 def row_place(path: str, number: int, span: Span = WHOLE) -> str:
@@ -82,25 +90,110 @@ def _line(number: int, span: Span) -> str:
     return f"line at byte {number:,}" if span.start else f"line {number:,}"
 
 
-def _json_rows(path: str, span: Span) -> Iterator[tuple[int, Any]]:
+def _json_rows(path: str, span: Span, open_path: Open) -> Iterator[tuple[int, Any]]:
     number = span.start
     try:
-        with _uncompressed(path) as file:
+        with _uncompressed(path, open_path) as file:
             for number, line in _lines(file, span):
+                _check_brackets(line, (b"[", b"{"))
                 if number == 1 and not span.start:
                     line = line.removeprefix(codecs.BOM_UTF8)
                     if ".jsonl" not in basename(path) and line.lstrip()[:1] == b"[":
-                        yield from enumerate(_read_list(line, file), start=1)
+                        for number, value in _JsonList(line, file):
+                            yield number, value
                         return
                 if len(line) > MAX_LINE_BYTES:
-                    raise ValueError(f"it has more than {MAX_LINE_BYTES:,} bytes")
+                    raise ValueError(f"it has more than {MAX_LINE_BYTES:,} bytes: split its text")
                 if line.strip():
                     yield number, json.loads(line)
     except (OSError, EOFError, zlib.error) as error:
+        _check_no_pointer(path, open_path)
         place = _line(number, span)
         raise TokenizingError(f"{path} cannot be read on after {place}: {single_line(error)}.") from error
     except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, or too deep
+        _check_no_pointer(path, open_path)
         raise TokenizingError(f"{row_place(path, number, span)} is malformed: {single_line(error)}.") from error
+
+
+def _check_brackets(content: Any, opening: Sequence[Any]) -> None:
+    """Refuse JSON that is small itself, and fills the memory with empty lists."""
+    if len(content) > _PLAIN_BYTES and sum(map(content.count, opening)) > _MAX_BRACKETS:
+        raise ValueError(f"it has more than {_MAX_BRACKETS:,} brackets")
+
+
+def _check_no_pointer(path: str, open_path: Open) -> None:
+    """Raise ``TokenizingError`` if the file is a pointer of Git LFS."""
+    with suppress(OSError), open_path(path) as file:
+        if file.read(len(_POINTER)) == _POINTER:
+            raise TokenizingError(
+                f"{path} is a pointer of Git LFS, and not the data itself: fetch that with 'git lfs pull', or download "
+                "the repository with default_download."
+            )
+
+
+class _JsonList:
+    """Numbers and values of a list's elements, one in memory at a time.
+
+    Args:
+        head: The beginning of the list.
+        file: The rest.
+    """
+
+    def __init__(self, head: bytes, file: Any) -> None:
+        self._file = file
+        self._decode = json.JSONDecoder().raw_decode
+        self._to_text = codecs.getincrementaldecoder("utf-8")()
+        self._text = self._to_text.decode(head).lstrip()
+        self._at = 1
+        self._number = 0
+
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
+        sign = self._next_sign()
+        while sign != "]":
+            self._number += 1
+            yield self._number, self._value()
+            sign = self._next_sign()
+            if sign not in (",", "]"):
+                after = f"is followed by {sign!r}" if sign else "is the last, and the list is cut off"
+                raise ValueError(f"element {self._number:,} of its list {after}")
+            self._at += 1
+        self._at += not self._number
+        if self._next_sign():
+            raise ValueError("its list is followed by something else")
+
+    def _next_sign(self) -> str:
+        """Return the next character that is no blank; empty at the end of the file."""
+        while True:
+            blanks = _BLANK.match(self._text, self._at)
+            self._at = blanks.end() if blanks is not None else self._at
+            if self._at < len(self._text) or not self._read_on():
+                return self._text[self._at : self._at + 1]
+
+    def _value(self) -> Any:
+        self._next_sign()
+        while True:
+            try:
+                value, end = self._decode(self._text, self._at)
+            except json.JSONDecodeError as error:
+                if not self._read_on():
+                    raise ValueError(f"element {self._number:,} of its list: {error.msg}") from error
+                continue
+            if end < len(self._text) or not self._read_on():  # else it may be the beginning of a number
+                self._at = end
+                return value
+
+    def _read_on(self) -> bool:
+        """Read at least as much as is left; return whether there was something."""
+        left = len(self._text) - self._at
+        if left > MAX_LINE_BYTES:
+            raise ValueError(f"element {self._number:,} of its list has more than {MAX_LINE_BYTES:,} characters")
+        more = self._file.read(max(_READ_BYTES, left))
+        if more:
+            self._text, self._at = self._text[self._at :] + self._to_text.decode(more), 0
+            _check_brackets(self._text, "[{")
+        else:
+            self._to_text.decode(b"", True)
+        return bool(more)
 
 
 def _lines(file: Any, span: Span) -> Iterator[tuple[int, bytes]]:
@@ -128,94 +221,73 @@ def _skip_line(file: Any) -> int:
     return count
 
 
-def _read_list(line: bytes, file: Any) -> Any:
-    content = line + file.read(MAX_JSON_LIST_BYTES)
-    if len(content) > MAX_JSON_LIST_BYTES:
-        raise ValueError(f"the list has more than {MAX_JSON_LIST_BYTES:,} bytes")
-    return json.loads(content)
-
-
 @contextmanager
-def _uncompressed(path: str) -> Iterator[Any]:
+def _uncompressed(path: str, open_path: Open) -> Iterator[Any]:
     with ExitStack() as stack:
-        file = stack.enter_context(open_file(path))
+        file = stack.enter_context(open_path(path))
         if path.endswith(".gz"):
             yield stack.enter_context(gzip.open(file))
         elif path.endswith((".zst", ".zstd")):
-            import pyarrow as pa
-
-            if _has_long_window(file):
-                yield io.BufferedReader(_LongWindowReader(file), _READ_BYTES)
-                return
-            stream = stack.enter_context(pa.CompressedInputStream(pa.PythonFile(file, "r"), "zstd"))
-            yield io.BufferedReader(stream, _READ_BYTES)
+            yield io.BufferedReader(_ZstdReader(file), _READ_BYTES)
         else:
             yield io.BufferedReader(file, _READ_BYTES) if is_remote(path) else file
 
 
-def _has_long_window(file: Any) -> bool:
-    """Whether Arrow's decoder would refuse the first frame, as written by ``zstd --long``; the file stays at 0."""
-    import zstandard
+class _ZstdReader(io.RawIOBase):
+    """Reads all frames, with windows up to the format's 2 GiB; Arrow's reader refuses those above 128 MiB.
 
-    head = file.read(_ZSTD_HEADER_BYTES)
-    file.seek(0)
-    try:
-        return bool(zstandard.get_frame_parameters(head).window_size > _MAX_ARROW_WINDOW_BYTES)
-    except zstandard.ZstdError:
-        return False  # Arrow says what is wrong
-
-
-class _LongWindowReader(io.RawIOBase):
-    """Reads frames with windows up to the format's 2 GiB, which take as much memory (RFC 8878, section 3.1.1.1.2)."""
+    The library does not say whether a file ends inside a frame, so a frame with a mark follows the file. After a whole
+    frame the mark is read at the end, and otherwise not.
+    """
 
     def __init__(self, file: Any) -> None:
         import zstandard
 
-        self._file = file
-        self._decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
-        self._frame: Any = None
-        self._input = b""
-        self._output = memoryview(b"")
+        self._error: type[Exception] = zstandard.ZstdError
+        self._mark = os.urandom(_MARK_BYTES)
+        end = zstandard.ZstdCompressor(write_checksum=True).compress(self._mark)  # it does not end with the mark
+        decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
+        self._stream = decompressor.stream_reader(cast(Any, _Chain(file, end)), read_across_frames=True)
+        self._held = b""
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        while not self._output:
-            data = self._input or self._file.read(_ZSTD_INPUT_BYTES)
+        while len(self._held) <= _MARK_BYTES:
+            try:
+                data = self._stream.read(len(buffer))
+            except self._error as error:
+                raise OSError(str(error)) from error
             if not data:
-                if self._frame is not None:
+                if self._held != self._mark:
                     raise EOFError("the file ends inside a compressed frame")
                 return 0
-            content, self._input = self._decompress(data)
-            self._output = memoryview(content)
-        count = min(len(buffer), len(self._output))
-        buffer[:count], self._output = self._output[:count], self._output[count:]
+            self._held += data
+        count = min(len(buffer), len(self._held) - _MARK_BYTES)
+        buffer[:count], self._held = self._held[:count], self._held[count:]
         return count
 
-    def _decompress(self, data: bytes) -> tuple[bytes, bytes]:
-        """Return the content of ``data``, and the bytes of it that belong to the next frame."""
-        import zstandard
 
-        if self._frame is None:
-            self._frame = self._decompressor.decompressobj()
-        try:
-            content = self._frame.decompress(data)
-        except zstandard.ZstdError as error:
-            raise OSError(str(error)) from error
-        if not self._frame.eof:
-            return content, b""
-        rest, self._frame = self._frame.unused_data, None
-        return content, rest
+class _Chain:
+    """A file, and bytes that follow it."""
+
+    def __init__(self, file: Any, end: bytes) -> None:
+        self._file = file
+        self._end = io.BytesIO(end)
+
+    def read(self, size: int) -> bytes:
+        data: bytes = self._file.read(size)
+        return data or self._end.read(1)  # zstd takes a frame at the start of its input for a new one, also in a header
 
 
-def _parquet_rows(path: str, column: str | None, span: Span) -> Iterator[tuple[int, Any]]:
+def _parquet_rows(path: str, column: str | None, span: Span, open_path: Open) -> Iterator[tuple[int, Any]]:
     import pyarrow as pa
     from pyarrow import parquet
 
     number = 0
     try:
-        with open_file(path) as file:
+        with open_path(path) as file:
             opened = parquet.ParquetFile(file)
             names = opened.schema_arrow.names
             if column is not None and column not in names:
@@ -229,6 +301,7 @@ def _parquet_rows(path: str, column: str | None, span: Span) -> Iterator[tuple[i
                     number += 1
                     yield number, row
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        _check_no_pointer(path, open_path)
         raise TokenizingError(
             f"{path} cannot be read on after row {number:,}: {single_line(error).rstrip('.')}."
         ) from error
