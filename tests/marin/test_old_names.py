@@ -11,22 +11,23 @@ import pytest
 
 from tests.marin.checkouts import put
 from tests.marin.written import written
+from tradewind import runtime
 from tradewind.marin import old_names
 from tradewind.marin.legacy import modules
 from tradewind.serialization.errors import FunctionImportError, TranslationError
-from tradewind.serialization.references import Reference
+from tradewind.serialization.references import Reference, find_legacy_modules
 from tradewind.serialization.spec import decode
 
 MADE_HERE = ("levanter", "marin", "users_file", "broken_file")
 FILE = """
     from levanter.data.text import NEW, LMDatasetSourceConfig
     from levanter.distributed import RayConfig
-    from levanter.infra.ray_tpu import TPUConfig, run_on_pod_resumable
+    from levanter.infra.ray_tpu import TPUConfig, run_docker_on_pod, run_on_pod_resumable
 
     class Kept:
-        where: run_on_pod_resumable | None = None
+        where: run_docker_on_pod | None = None
 
-    def work(function=run_on_pod_resumable):
+    def work(function=run_docker_on_pod):
         return function("v4-8")
 """
 
@@ -56,8 +57,39 @@ def test_removed_names_can_be_imported(libraries: Path) -> None:
     assert file.NEW == 1
     assert file.RayConfig is modules()["levanter.distributed"].RayConfig
     assert file.TPUConfig is modules()["levanter.infra.ray_tpu"].TPUConfig
-    with pytest.raises(TranslationError, match="^levanter.infra.ray_tpu.run_on_pod_resumable of levanter 1.2.dev"):
+    assert file.run_on_pod_resumable is runtime.run_on_pod_resumable
+    with pytest.raises(TranslationError, match="^levanter.infra.ray_tpu.run_docker_on_pod of levanter 1.2.dev"):
         work()
+
+
+LATE_IMPORTS = """
+    def work():
+        from levanter.infra.ray_tpu import run_on_pod, run_on_pod_multislice_resumable
+        from marin.resources import TpuPodConfig
+        from marin.utils import remove_tpu_lockfile_on_exit
+        return TpuPodConfig, remove_tpu_lockfile_on_exit, run_on_pod, run_on_pod_multislice_resumable
+"""
+
+
+def test_legacy_names_can_be_imported_inside_function(libraries: Path) -> None:
+    put(libraries / "users_file.py", LATE_IMPORTS)
+    work = Reference("users_file", "work").load()
+    find_legacy_modules()
+    several = runtime.run_on_pod_multislice_resumable
+    assert work() == (runtime.TpuPodConfig, runtime.remove_tpu_lockfile_on_exit, several, several)
+    assert runtime.TpuPodConfig is modules()["marin.resources"].TpuPodConfig
+    with pytest.raises(ImportError, match="cannot import name 'fsspec_exists' from 'marin.utils'"):
+        exec("from marin.utils import fsspec_exists")
+    with pytest.raises(ModuleNotFoundError, match="No module named 'marin.processing'"):
+        importlib.import_module("marin.processing.tokenize")
+
+
+def test_module_of_checkout_is_found_before_tradewinds(libraries: Path) -> None:
+    put(libraries / "marin/__init__.py", "")
+    put(libraries / "marin/utils.py", "own = 1\n")
+    find_legacy_modules()
+    assert importlib.import_module("marin.utils").own == 1
+    assert importlib.import_module("marin.resources").TpuPodConfig is runtime.TpuPodConfig
 
 
 def test_file_without_legacy_names_gets_none(libraries: Path) -> None:
@@ -94,7 +126,7 @@ def test_light_class_is_no_counterpart_and_names_are_added_once(libraries: Path)
     before = len(sys.meta_path)
     old_names.provide()
     old_names.provide()
-    assert len(sys.meta_path) == before + 1
+    assert len(sys.meta_path) == before + 2
     with pytest.raises(TranslationError, match=r"^config is a levanter\.distributed\.RayConfig of levanter 1\.2\.dev"):
         decode(written(modules()["levanter.distributed"].RayConfig()))
 

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.marin.checkouts import EXECUTOR, put, run_text
+from tests.marin.checkouts import put, run_text
 from tests.ray_jobs.ended_jobs import ended_job
 from tests.support.claims import claimed, driver_arguments
 from tests.support.shared_clusters import shared_cluster
@@ -188,12 +188,13 @@ MARIN_FILE = """
 
         return run_on_pod_resumable(task, hw_config.accelerator_descriptor(), max_retries_failure=10)
 
-    executor_main([ExecutorStep("pod", train, None)])
+    if __name__ == "__main__":
+        executor_main([ExecutorStep("pod", train, None)])
 """
 
 
 def test_marin_pattern_for_pods_runs_unchanged(cluster: Cluster, tmp_path: Path) -> None:
-    (call,) = run_text(tmp_path, EXECUTOR + textwrap.dedent(MARIN_FILE)).calls
+    (call,) = run_text(tmp_path, textwrap.dedent(MARIN_FILE)).calls
     put(tmp_path / "src/marin/execution/executor.py", "from tradewind import *\n")
     put(tmp_path / "src/levanter/__init__.py", "")  # the installed one loads JAX
     (step,) = call.steps

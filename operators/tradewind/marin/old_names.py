@@ -2,7 +2,7 @@
 
 Also restore names that Levanter has removed, for the user's files, which the cluster imports unchanged. A file imports
 at its top what it needs for steps, configs and functions alike. So a removed class becomes its light one, a name from
-annotations any type, and a removed function raises an error when called.
+annotations any type, and a removed function is Tradewind's (``run_on_pod``) or raises an error when called.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from tradewind.marin.translation import (
     written_version,
 )
 from tradewind.serialization.errors import TranslationError
-from tradewind.serialization.references import Reference
+from tradewind.serialization.references import Reference, find_legacy_modules
 from tradewind.serialization.spec import Encoder, decode
 
-__all__ = ["accept_legacy_fields", "provide"]
+__all__ = ["accept_legacy_fields", "find_absent", "provide"]
 
 
 class LegacyCall(WrittenConfig):
@@ -116,8 +116,16 @@ def current_fields(of: str, args: tuple[Any, ...], words: Mapping[str, Any], kno
     return translate_fields(LegacyCall(of, of.rpartition(".")[2], given), known)
 
 
-_ELSEWHERE: Final = {"levanter.utils.types.BlockFoldable": "haliax.nn.scan:BlockFoldable"}
+_ELSEWHERE: Final = {
+    "levanter.utils.types.BlockFoldable": "haliax.nn.scan:BlockFoldable",
+    "levanter.infra.ray_tpu.run_on_pod": "tradewind.runtime:run_on_pod_multislice_resumable",
+    "levanter.infra.ray_tpu.run_on_pod_multislice_resumable": "tradewind.runtime:run_on_pod_multislice_resumable",
+    "levanter.infra.ray_tpu.run_on_pod_resumable": "tradewind.runtime:run_on_pod_resumable",
+    "marin.utils.remove_tpu_lockfile_on_exit": "tradewind.runtime:remove_tpu_lockfile_on_exit",
+}
 _LIBRARIES: Final = ("levanter", "haliax")
+_OF_MARIN: Final = ("marin", "marin.resources", "marin.utils")
+"""Modules of Marin that a cluster without a checkout's own has."""
 
 
 def provide() -> None:
@@ -125,9 +133,20 @@ def provide() -> None:
     if any(isinstance(finder, _OldNames) for finder in sys.meta_path):
         return
     sys.meta_path.insert(0, _OldNames())
+    find_legacy_modules()
     for name, module in list(sys.modules.items()):
         if _is_old(name):
             _extend(module)
+
+
+def find_absent(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
+    """Find a module that Marin's experiments import and that is not installed."""
+    if name in _OF_MARIN:
+        return importlib.util.spec_from_loader(name, _Gone(), is_package=True)
+    if not _is_old(name):
+        return None
+    provide()
+    return _OldNames().find_spec(name, path)
 
 
 class _OldNames(MetaPathFinder):
@@ -171,7 +190,7 @@ class _Gone(Loader):
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        _extend(module, _refused_name)
+        _extend(module, None if module.__name__ in _OF_MARIN else _refused_name)
 
 
 def _is_old(name: str) -> bool:
@@ -187,9 +206,9 @@ def _extend(module: ModuleType, otherwise: Callable[[str], Any] | None = None) -
         full = f"{module.__name__}.{name}"
         if full in _ELSEWHERE:
             return Reference.parse(_ELSEWHERE[full]).load()
-        known = not name.startswith("__") and name in dir(modules()[module.__name__]) and full not in modules()
-        if known:
-            return getattr(modules()[module.__name__], name)
+        legacy = modules().get(module.__name__)
+        if not name.startswith("__") and full not in modules() and hasattr(legacy, name):
+            return getattr(legacy, name)
         if otherwise is None or name.startswith("__"):
             raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
         return otherwise(full)

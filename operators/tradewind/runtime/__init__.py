@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from tradewind.runtime.pods.budgets import PodGivenUpError
     from tradewind.runtime.pods.functions import (
-        TpuPodConfig,
         remove_tpu_lockfile_on_exit,
         run_on_pod,
         run_on_pod_multislice_resumable,
@@ -30,21 +29,15 @@ __all__ = [
     "run_on_pod_resumable",
 ]
 
-_MODULES: Final = {
-    "budgets": ["PodGivenUpError"],
-    "functions": [
-        "run_on_pod",
-        "TpuPodConfig",
-        "remove_tpu_lockfile_on_exit",
-        "run_on_pod_multislice_resumable",
-        "run_on_pod_resumable",
-    ],
-    "on_host.preemption_notice": ["Notice", "preemption_notice"],
+_MODULE_OF: Final = {
+    **dict.fromkeys(__all__, "tradewind.runtime.pods.functions"),
+    **dict.fromkeys(("Notice", "preemption_notice"), "tradewind.runtime.pods.on_host.preemption_notice"),
+    "PodGivenUpError": "tradewind.runtime.pods.budgets",
+    "TpuPodConfig": "tradewind.marin.names.resources",
 }
-_MODULE_OF: Final = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.pods.{_MODULE_OF[name]}"), name)
+    return getattr(importlib.import_module(_MODULE_OF[name]), name)

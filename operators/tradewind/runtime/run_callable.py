@@ -15,6 +15,7 @@ from typing import NoReturn
 from tradewind.runtime.driver.function_call import call_and_await, user_error
 from tradewind.serialization.errors import StepRuntimeError
 from tradewind.serialization.masking import NAMES_VARIABLE, Masker
+from tradewind.serialization.references import find_legacy_modules
 from tradewind.serialization.shipping import CALL_VARIABLE, read_call, result_line
 from tradewind.serialization.spec import STEP_VARIABLE
 
@@ -40,6 +41,7 @@ def _call() -> str:
     os.environ.pop(CALL_VARIABLE)  # not for the function and its processes
     os.environ.setdefault(STEP_VARIABLE, str(call.function))  # a DAG file that is imported here makes no DAG
     sys.argv = [str(call.function)]
+    find_legacy_modules()
     function = call.function.load()
     args, kwargs = call.load_arguments()
     try:

@@ -9,12 +9,16 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 from tradewind.serialization.errors import FunctionImportError, SpecError
-from tradewind.steps import ClusterValue, ModuleReference, RemoteFunction, cluster_reference
+from tradewind.steps import ClusterValue, ModuleReference, cluster_reference, plain_function
 from tradewind.steps.stable_json import SYNTHETIC_MODULES
 
 _INSTALL_ADVICE: Final = (
@@ -136,16 +140,43 @@ def _needs_old_names(error: Exception) -> bool:
     return isinstance(error, ImportError) and (error.name or "").startswith(_OLD_LIBRARIES)
 
 
+class _LegacyModules(MetaPathFinder):
+    """Finds modules that Marin's experiments import and that neither the checkout nor an installed library has."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name.partition(".")[0] not in _LIBRARIES:
+            return None
+        found: ModuleSpec | None = importlib.import_module(_OLD_NAMES).find_absent(name, path)
+        return found
+
+
+def uses_legacy_names() -> bool:
+    """Whether this process has imported legacy names."""
+    return _OLD_NAMES in sys.modules
+
+
+def find_legacy_modules(*, with_names: bool = False) -> None:
+    """Let this process import such modules, and names that installed modules lack; nothing is loaded before that."""
+    if with_names:
+        importlib.import_module(_OLD_NAMES).provide()
+    elif not any(isinstance(finder, _LegacyModules) for finder in sys.meta_path):
+        sys.meta_path.append(_LegacyModules())
+
+
+def legacy_worker_hook() -> dict[str, str] | None:
+    """Return a ``runtime_env`` whose Ray workers import legacy names as well, if this process does."""
+    return {"worker_process_setup_hook": f"{_OLD_NAMES}.provide"} if uses_legacy_names() else None
+
+
 def reference_to(target: Any, code: CodeFolder) -> Reference:
     """Return how a cluster can import ``target``, a function or a class.
 
     Raises:
         SpecError: It is a lambda or local to a function, or its file's name is not a module name.
     """
-    if isinstance(target, RemoteFunction):
-        target = target.function
-    elif type(target).__module__ == "ray.remote_function":  # Ray's own class, recognized without importing Ray
-        target = target._function
+    target = plain_function(target)
     if isinstance(target, ClusterValue):
         value = cluster_reference(target)
         module, qualname = (value.module, value.path) if isinstance(value, ModuleReference) else (None, None)

@@ -42,6 +42,8 @@ from tradewind.steps.resources import (
     kind_of_resources,
     on_airflow_worker,
     on_head_node,
+    requested_slice,
+    slices_of,
 )
 from tradewind.steps.run_values import (
     Param,
@@ -55,7 +57,15 @@ from tradewind.steps.run_values import (
     run_param,
 )
 from tradewind.steps.secrets import SecretReference, check_secrets
-from tradewind.steps.step import ExecutorStep, Recipe, RemoteFunction, remote
+from tradewind.steps.step import (
+    ExecutorStep,
+    Recipe,
+    RemoteFunction,
+    is_ray_function,
+    plain_function,
+    remote,
+    task_options,
+)
 from tradewind.text import truncated_repr
 
 __all__ = [
@@ -99,6 +109,7 @@ __all__ = [
     "data_interval_end",
     "data_interval_start",
     "ensure_versioned",
+    "is_ray_function",
     "kind_of_resources",
     "lazy",
     "mirrored",
@@ -107,9 +118,13 @@ __all__ = [
     "on_head_node",
     "output_path_of",
     "partition_key",
+    "plain_function",
     "remote",
+    "requested_slice",
     "resolve",
     "run_param",
+    "slices_of",
+    "task_options",
     "truncated_repr",
     "this_output_path",
     "versioned",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from tradewind.steps.amounts import MAX_AMOUNT
 from tradewind.text import truncated_repr
@@ -17,6 +17,7 @@ _STALL_LIMIT_S: Final = 1200.0
 _FROZEN_S: Final = 60.0
 _MIN_FROZEN_S: Final = 10.0
 _MAX_FROZEN_S: Final = 3600.0
+_HEAD: Final = re.compile(r"TPU-(?P<type>.+)-head")
 
 
 @dataclass(frozen=True)
@@ -182,6 +183,21 @@ RESOURCE_KINDS: Final[Mapping[str, type]] = {
 def kind_of_resources(resources: Resources) -> str:
     """Return the serialized name of ``resources``."""
     return next(kind for kind, made in RESOURCE_KINDS.items() if isinstance(resources, made))
+
+
+def slices_of(pod: Any) -> TpuSlice | None:
+    """Return the slices of a ``TpuPodConfig``, Marin's own or Tradewind's; None for any other value."""
+    if type(pod).__name__ != "TpuPodConfig":
+        return None
+    return TpuSlice(pod.tpu_type, pod.slice_count if isinstance(pod.slice_count, int) else tuple(pod.slice_count))
+
+
+def requested_slice(options: Mapping[str, Any]) -> TpuSlice | None:
+    """Return the slice whose head resource (``TPU-v4-8-head``) the options of a Ray task request, if they do."""
+    wanted = options.get("resources")
+    names = [name for name, amount in wanted.items() if amount] if isinstance(wanted, Mapping) else []
+    types = [head["type"] for name in names if isinstance(name, str) and (head := _HEAD.fullmatch(name))]
+    return TpuSlice(types[0]) if len(types) == 1 else None
 
 
 def _counts_of_slices(given: int | Sequence[int]) -> int | tuple[int, ...]:

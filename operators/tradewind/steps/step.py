@@ -11,7 +11,7 @@ from typing import Any
 
 from tradewind.steps.errors import ExperimentError
 from tradewind.steps.placeholders import InputName
-from tradewind.steps.resources import Resources
+from tradewind.steps.resources import Resources, requested_slice, slices_of
 from tradewind.steps.resumable import check_globs
 from tradewind.steps.secrets import check_secrets
 from tradewind.text import truncated_repr
@@ -63,7 +63,7 @@ class ExecutorStep:
         config: Any object, usually a dataclass; see ``versioned``, ``output_path_of`` and ``this_output_path``.
         description: For users; outside the version.
         override_output_path: An output path instead of ``{prefix}/{name}-{hash}``; relative ones are below the prefix.
-        resources: Resources; one CPU of the cluster if not given.
+        resources: Resources; if not given, the slice whose head ``fn`` requests from Ray, else one CPU.
         pip_dependency_groups: Extras of the project that the step's environment needs beyond the image.
         cluster: The cluster to run on, by the id of its ``ray`` connection, if not the DAG's.
         secrets: Environment variable -> where the cluster finds its value: ``projects/P/secrets/S`` in Secret Manager
@@ -98,6 +98,15 @@ class ExecutorStep:
 
     def _check_placement(self) -> None:
         """Refuse invalid placement early: it is used only once the steps before it have run."""
+        if self.resources is None:
+            object.__setattr__(self, "resources", requested_slice(task_options(self.fn)))
+        elif (slices := slices_of(self.resources)) is not None:
+            if self.resources.runtime_env:  # type: ignore[union-attr]
+                raise ExperimentError(
+                    f"Step {self.name!r}: resources=TpuPodConfig(runtime_env=...) has no effect on a step. Name "
+                    "packages in pip_dependency_groups, and variables in its config or its secrets."
+                )
+            object.__setattr__(self, "resources", slices)
         if not isinstance(self.resources, Resources | None):
             raise ExperimentError(
                 f"Step {self.name!r}: resources must be Cpu, Gpu, TpuSlice, Hosts, on_head_node() or "
@@ -176,3 +185,22 @@ def remote(function: Callable[..., Any] | None = None, /, **options: Any) -> Any
     if function is not None:
         return RemoteFunction(function, {})
     return lambda decorated: RemoteFunction(decorated, options)
+
+
+def plain_function(function: Any) -> Any:
+    """Return the function under ``@remote`` or Ray's own ``@ray.remote``, or ``function`` itself."""
+    if isinstance(function, RemoteFunction):
+        return function.function
+    return function._function if is_ray_function(function) else function
+
+
+def task_options(function: Any) -> Mapping[str, Any]:
+    """Return what ``@remote`` or ``@ray.remote`` requests for ``function``; nothing if neither decorates it."""
+    if isinstance(function, RemoteFunction):
+        return function.options
+    return function._default_options if is_ray_function(function) else {}
+
+
+def is_ray_function(function: Any) -> bool:
+    """Whether ``@ray.remote`` decorates it; Ray is not imported for the answer."""
+    return type(function).__module__ == "ray.remote_function"

@@ -13,15 +13,15 @@ import pytest
 
 from tests.support.shared_clusters import shared_cluster
 from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError
+from tradewind.runtime import TpuPodConfig
 from tradewind.runtime.pods.functions import (
-    TpuPodConfig,
     remove_tpu_lockfile_on_exit,
     run_on_pod,
     run_on_pod_multislice_resumable,
     run_on_pod_resumable,
 )
 from tradewind.runtime.pods.on_host import orphans
-from tradewind.steps import Hosts, TpuSlice
+from tradewind.steps import ExecutorStep, ExperimentError, Hosts, TpuSlice, remote
 
 
 def nothing():
@@ -44,7 +44,11 @@ class RayFunction:
         (nothing, TpuSlice("v4-8"), {"max_failures": 1.5}, "max_failures=1.5"),
         (nothing, Hosts(2), {"num_slices": 2}, "num_slices=2.*set its count"),
         ("train", "v4-8", {}, "fn='train'"),
-        (RayFunction(), "v4-8", {}, "give the plain function"),
+        (RayFunction(), "v4-8", {}, r"an actor, a class or \.options"),
+        (RayFunction, "v4-8", {}, "plain or under @ray.remote"),
+        (remote(runtime_env={"pip": ["scipy"]})(nothing), "v4-8", {}, r"fn=<.*: its runtime_env has pip, but"),
+        (nothing, TpuPodConfig("v4-8", runtime_env={"working_dir": "."}), {}, r"slice=TpuPodConfig.*has working_dir"),
+        (nothing, 8, {}, "slice=8.*a TpuPodConfig"),
         (threading.Lock().acquire, "v4-8", {}, "cannot be pickled"),
     ],
 )
@@ -62,15 +66,13 @@ DRIVER = """
 import json, os, sys
 from pathlib import Path
 import ray
-from tradewind.runtime.pods.budgets import PodGivenUpError
-from tradewind.runtime.pods.functions import run_on_pod
-from tradewind.runtime.pods.functions import run_on_pod_resumable
+from tradewind.runtime import PodGivenUpError, TpuPodConfig, run_on_pod, run_on_pod_resumable
 
 ray.init(log_to_driver=False)
 marks = Path(sys.argv[1])
 
 def who():
-    return int(os.environ["TRADEWIND_PROCESS_ID"]), os.environ["GIVEN"], str(marks)
+    return int(os.environ["TRADEWIND_PROCESS_ID"]), [os.environ[name] for name in ("A", "B", "C")], str(marks)
 
 def fails_once():
     if os.environ["TRADEWIND_PROCESS_ID"] == "0" and not (marks / "failed").exists():
@@ -84,7 +86,9 @@ def always_fails():
     import threading
     threading.Event().wait()
 
-report = {"who": run_on_pod(who, "v4-16", env={"GIVEN": "value"})}
+pod = TpuPodConfig("v4-16").with_env_vars(A="of the slice", B="of the slice", C="of the slice")
+task = ray.remote(max_calls=1, runtime_env={"env_vars": {"B": "of $HOME", "C": "of the function"}})(who)
+report = {"who": run_on_pod(task, pod, env={"C": "of the call"})}
 report["fails_once"] = run_on_pod_resumable(fails_once, "v4-16", max_retries_failure=1)
 try:
     run_on_pod(always_fails, "v4-16")
@@ -104,7 +108,8 @@ def test_pod_functions_return_results_and_raise_errors(tmp_path):
     done = subprocess.run([sys.executable, "-c", DRIVER, str(marks)], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads((marks / "report.json").read_text())
-    assert report["who"] == [[rank, "value", str(marks)] for rank in (0, 1)]
+    variables = ["of the slice", "of $HOME", "of the call"]
+    assert report["who"] == [[rank, variables, str(marks)] for rank in (0, 1)]
     assert report["fails_once"] == ["1", "1"]
     assert "raised KeyError: 'lr'" in report["message"] and "same traceback" in report["message"]
     assert (report["host"], report["failures"]) == (1, 2)
@@ -156,9 +161,14 @@ def test_decorated_function_removes_lock_file(lockfile):
     assert train(2, rate=0.1) == (2, 0.1, False)  # the lock file is already gone
 
 
-def test_tpu_pod_config_is_slice():
-    assert TpuPodConfig("v4-128") == TpuSlice("v4-128")
-    assert TpuPodConfig(tpu_type="v4-16", slice_count=[1, 4, 2]) == TpuSlice("v4-16", num_slices=(4, 2, 1))
+def test_step_runs_on_slices_of_tpu_pod_config():
+    def step(**pod):
+        return ExecutorStep("s", None, None, resources=TpuPodConfig(**pod))
+
+    assert step(tpu_type="v4-128").resources == TpuSlice("v4-128")
+    assert step(tpu_type="v4-16", slice_count=[1, 4, 2]).resources == TpuSlice("v4-16", num_slices=(4, 2, 1))
+    with pytest.raises(ExperimentError, match=r"'s': resources=TpuPodConfig\(runtime_env=...\) has no effect"):
+        step(tpu_type="v4-8", runtime_env={"env_vars": {"A": "b"}})
 
 
 @pytest.mark.parametrize("function", [run_on_pod_resumable, run_on_pod_multislice_resumable])

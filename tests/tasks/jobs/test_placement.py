@@ -78,7 +78,7 @@ def work(config: Any) -> None: ...
 
 TPU_FUNCTIONS = [
     remote(resources={"TPU": 4})(work),
-    remote(resources={"TPU-v4-8-head": 1})(work),
+    remote(resources={"TPU-v4-8-head": 1, "TPU-v6e-8-head": 1})(work),
     remote(resources={"accelerator_type:TPU-V4": 0.001})(work),
     remote(num_tpus=4)(work),
     remote(accelerator_type="TPU-V4")(work),
@@ -94,6 +94,22 @@ def test_function_requesting_tpu_is_refused_without_tpu(function: Any, resources
     refusal = r"Step 'train': its function requests TPU .*resources=TpuSlice\('v4-8'\)"
     with pytest.raises(BadRequestError, match=refusal):
         check_function_place(ExecutorStep("train", function, {}, resources=resources))
+
+
+@pytest.mark.parametrize("decorator", [remote, ray_library.remote])
+def test_function_requesting_head_of_slice_runs_on_it(decorator: Any) -> None:
+    def step(kind: str, resources: Any = None) -> ExecutorStep:
+        function = decorator(resources={"TPU": 4, f"TPU-{kind}-head": 1})(work)
+        return ExecutorStep("train", function, {}, resources=resources)
+
+    assert step("v4-8").resources == TpuSlice("v4-8")
+    check_function_place(step("v4-8"))
+    check_function_place(step("v4-16", TpuSlice("v4-8")))
+    for several in (step("v4-16"), step("v4-16", TpuSlice("v4-16", 2))):
+        with pytest.raises(BadRequestError, match="Step 'train': .* the head of a v4-16 slice .* first host only"):
+            check_function_place(several)
+    with pytest.raises(BadRequestError, match="its function requests TPU"):
+        check_function_place(step("v4-8", Cpu()))
 
 
 @pytest.mark.parametrize(

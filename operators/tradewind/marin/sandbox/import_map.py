@@ -45,6 +45,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "experiments.simple_train_config": ("configs",),
     "experiments.speedrun.prebuilt_caches": ("speedruns",),
     "marin.speedrun.speedrun": ("speedruns",),
+    "marin.utils": (),
 }
 """Module -> modules of ``marin.defaults`` with its most used names."""
 
@@ -60,6 +61,10 @@ def names_of(module: str) -> Mapping[str, Any]:
         names |= {"_get_tokenizer_for_train": names["tokenizer_of"], "_prepare_data_config": names["training_data"]}
     if module == "experiments.speedrun.prebuilt_caches":
         return {f"fineweb_edu_subcache_{size}": names["fineweb_edu_subcache"](size) for size in ("10B", "10M")}
+    if module == "marin.utils":
+        names = {
+            "remove_tpu_lockfile_on_exit": importlib.import_module("tradewind.runtime").remove_tpu_lockfile_on_exit
+        }
     return names
 
 

@@ -18,6 +18,8 @@ from types import TracebackType
 from typing import Any
 
 from tradewind.runtime.driver.secrets import in_environment
+from tradewind.serialization.references import legacy_worker_hook
+from tradewind.steps import is_ray_function
 
 _PACKAGE = Path(__file__).parents[2]
 _INTERNAL = (f"{_PACKAGE}/serialization/", f"{_PACKAGE}/runtime/")
@@ -55,16 +57,6 @@ def call_and_await(
     return await_references(
         remote(_in_task).options(**options).remote(dict(secrets), function, list(args), dict(kwargs))
     )
-
-
-def is_ray_function(function: Any) -> bool:
-    """Whether ``@ray.remote`` decorates it."""
-    return type(function).__module__ == "ray.remote_function"
-
-
-def unwrap_ray_function(function: Any) -> Any:
-    """Return the function that ``@ray.remote`` decorates, or ``function`` itself."""
-    return function._function if is_ray_function(function) else function
 
 
 def await_references(value: Any) -> Any:
@@ -142,7 +134,7 @@ def _is_namedtuple(value: Any) -> bool:
 def _connect() -> Any:
     import ray
 
-    ray.init(ignore_reinit_error=True)
+    ray.init(ignore_reinit_error=True, runtime_env=legacy_worker_hook())
     return ray
 
 

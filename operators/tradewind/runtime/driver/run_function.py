@@ -19,13 +19,14 @@ from tradewind.attempts.store_retry import retry_store
 from tradewind.records.attempts import AttemptError
 from tradewind.records.manifests import RESULT_FILE
 from tradewind.runtime.driver.child import EXIT_GAVE_UP, write_error
-from tradewind.runtime.driver.function_call import call_and_await, unwrap_ray_function, user_error
+from tradewind.runtime.driver.function_call import call_and_await, user_error
 from tradewind.runtime.pods.on_host.heartbeat import start_heartbeat
 from tradewind.runtime.pods.on_host.standby_process import import_quickly
 from tradewind.serialization.errors import StepRuntimeError
 from tradewind.serialization.masking import Masker
+from tradewind.serialization.references import find_legacy_modules
 from tradewind.serialization.spec import STEP_VARIABLE, StepSpec
-from tradewind.steps import Hosts, TpuSlice
+from tradewind.steps import Hosts, TpuSlice, plain_function
 from tradewind.storage.errors import StoreError
 from tradewind.storage.files import write_text
 
@@ -36,6 +37,7 @@ def main() -> NoReturn:
     attempt, spec = load_spec_from_argv(sys.argv[1:])
     os.environ[STEP_VARIABLE] = spec.version
     masker = masker_of(spec)  # the function may change the environment
+    find_legacy_modules()
     process_id = int(os.environ.get("TRADEWIND_PROCESS_ID", "0"))
     processes = int(os.environ.get("TRADEWIND_NUM_PROCESSES", "1"))  # one, outside a slice
     try:
@@ -65,7 +67,7 @@ def _call(spec: StepSpec) -> Any:
         ray_task = None
     import_quickly(getattr(function, "warm_imports", ()))
     if isinstance(spec.load_resources(), (TpuSlice, Hosts)):  # each host would submit a task that Ray may run elsewhere
-        function, ray_task = unwrap_ray_function(function), None
+        function, ray_task = plain_function(function), None
     return call_and_await(function, [spec.load_config()], {}, ray_task, _secrets(spec))
 
 

@@ -3,7 +3,7 @@
 The driver sends the pickled function to each host, which sends its result back, without a store or a shared file
 system. Nothing heavy is imported before a call, since files that Airflow parses may name these functions.
 
-The lower part has Marin's names for ``run_on_pod``, so that a file which uses them changes only its imports. The
+The lower part has Marin's names for ``run_on_pod``, which a Marin file finds on a cluster where it imports them. The
 documentation lists the differences: a pod that gives up raises ``PodGivenUpError`` instead of the function's own
 exception, and its ``incident`` has the function's traceback.
 """
@@ -19,7 +19,9 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ParamSpec, TypeVar, overload
 
 from tradewind.runtime.pods.on_host.orphans import remove_lockfile
-from tradewind.steps import Hosts, TpuSlice
+from tradewind.serialization.references import uses_legacy_names
+from tradewind.steps import Hosts, TpuSlice, plain_function, slices_of, task_options
+from tradewind.text import truncated_repr
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -27,7 +29,7 @@ R = TypeVar("R")
 
 def run_on_pod(
     fn: Callable[[], Any],
-    slice: str | TpuSlice | Hosts,
+    slice: str | TpuSlice | Hosts | Any,
     *,
     num_slices: int | Sequence[int] | None = None,
     max_preemptions: int | None = None,
@@ -37,12 +39,13 @@ def run_on_pod(
     """Call ``fn`` on every host at once, again after each loss, until all have returned.
 
     Args:
-        fn: Takes no arguments. It and what it returns are pickled.
-        slice: A slice type such as ``"v4-16"``, or a step's resources.
+        fn: Takes no arguments. It and what it returns are pickled. Of a function under ``@ray.remote``, the variables
+            of its ``runtime_env`` count, and its amounts do not: it has the whole host.
+        slice: A slice type such as ``"v4-16"``, a step's resources, or a ``TpuPodConfig``.
         num_slices: How many slices; a list means as many of them as there are. 1 unless ``slice`` sets it.
         max_preemptions: How often the pod continues after a lost slice; 1,000,000 unless ``slice`` sets it.
         max_failures: How often it continues after a failure; 10 unless ``slice`` sets it.
-        env: Further variables of the processes.
+        env: Further variables of the processes, before those of a ``runtime_env``.
 
     Returns:
         The results of ``fn``, slice by slice, in the order of the hosts.
@@ -59,13 +62,15 @@ def run_on_pod(
     wanted = _resources(
         slice, {"num_slices": num_slices, "max_preemptions": max_preemptions, "max_failures": max_failures}
     )
+    of_slice = _variables(getattr(slice, "runtime_env", None), f"slice={type(slice).__name__}(...)")
+    of_function = _variables(task_options(fn).get("runtime_env"), f"fn={truncated_repr(fn)}")
     results = run_pod(
         [sys.executable, "-u", "-m", "tradewind.runtime.pods.on_host.call_function"],
         HostGroup.of(wanted),
         num_slices=wanted.num_slices if isinstance(wanted, TpuSlice) else 1,
         budgets=Budgets(wanted.max_preemptions, wanted.max_failures),
         stall=Stall(wanted.frozen_s, wanted.stall_limit_s),
-        env=env,
+        env={**of_slice, **of_function, **(env or {})},
         call=_pickled(fn),
         spare=wanted.spare if isinstance(wanted, TpuSlice) else None,
     )
@@ -74,26 +79,47 @@ def run_on_pod(
 
 def _resources(slice: str | TpuSlice | Hosts, given: Mapping[str, Any]) -> TpuSlice | Hosts:
     """Return the resources, with the fields that were given separately."""
-    wanted = TpuSlice(slice) if isinstance(slice, str) else slice
+    wanted = TpuSlice(slice) if isinstance(slice, str) else slices_of(slice) or slice
+    if not isinstance(wanted, TpuSlice | Hosts):
+        raise ValueError(
+            f"run_on_pod(slice={truncated_repr(slice)}): give a slice type such as 'v4-16', a TpuSlice, Hosts or a "
+            "TpuPodConfig."
+        )
     changes = {name: value for name, value in given.items() if value is not None}
     if isinstance(wanted, Hosts) and "num_slices" in changes:
         raise ValueError(f"num_slices={changes['num_slices']!r}: Hosts has no slices; set its count instead.")
     return dataclasses.replace(wanted, **changes)
 
 
+def _variables(runtime_env: Mapping[str, Any] | None, of: str) -> dict[str, str]:
+    """Return the variables of a ``runtime_env``; refuse its other parts, which are a job's."""
+    given = {name: value for name, value in (runtime_env or {}).items() if value and not name.startswith("_")}
+    variables = given.pop("env_vars", {})
+    if given.keys() - {"config"}:
+        raise ValueError(
+            f"run_on_pod({of}): its runtime_env has {', '.join(sorted(given))}, but the processes of a pod have the "
+            "environment of their job, and env_vars. Name packages in the step's pip_dependency_groups."
+        )
+    return dict(variables)
+
+
 def _pickled(fn: Callable[[], Any]) -> bytes:
-    """Pickle the function, and this machine's module search path, which the hosts use too, as Ray's workers do."""
+    """Pickle the function, this machine's module search path, and whether it uses legacy names, for the hosts."""
     from ray import cloudpickle
 
-    if not callable(fn):
-        raise ValueError(f"run_on_pod(fn={fn!r}): give a plain function without arguments.")
-    if hasattr(fn, "remote"):
-        raise ValueError(f"run_on_pod(fn={fn!r}): give the plain function; each host calls it in a process of its own.")
+    plain = plain_function(fn)
+    if not callable(plain):
+        raise ValueError(f"run_on_pod(fn={fn!r}): give a function without arguments.")
+    if hasattr(plain, "remote") or isinstance(plain, type):
+        raise ValueError(
+            f"run_on_pod(fn={fn!r}): give a function without arguments, plain or under @ray.remote; an actor, a class "
+            "or .options(...) of a function is none."
+        )
     try:
-        function = cloudpickle.dumps(fn)
+        function = cloudpickle.dumps(plain)
     except (TypeError, pickle.PicklingError) as problem:
         raise ValueError(f"run_on_pod(fn={fn!r}): it cannot be pickled: {problem}.") from problem
-    return pickle.dumps((function, [folder for folder in sys.path if folder]))
+    return pickle.dumps((function, [folder for folder in sys.path if folder], uses_legacy_names()))
 
 
 def run_on_pod_resumable(
@@ -109,7 +135,7 @@ def run_on_pod_resumable(
 def run_on_pod_multislice_resumable(
     fn: Callable[[], Any],
     tpu_type: str,
-    num_slices: int | Sequence[int],
+    num_slices: int | Sequence[int] = 1,
     max_retries_preemption: int = 1_000_000,
     max_retries_failure: int = 10,
 ) -> list[Any]:
@@ -121,11 +147,6 @@ def run_on_pod_multislice_resumable(
         max_preemptions=max_retries_preemption,
         max_failures=max_retries_failure,
     )
-
-
-def TpuPodConfig(tpu_type: str, slice_count: int | Sequence[int] = 1) -> TpuSlice:
-    """Return the resources of a training on TPUs, by the names of Marin's experiments."""
-    return TpuSlice(tpu_type, num_slices=slice_count if isinstance(slice_count, int) else tuple(slice_count))
 
 
 @overload

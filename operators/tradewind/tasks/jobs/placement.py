@@ -26,9 +26,10 @@ from tradewind.steps import (
     Gpu,
     HeadNode,
     Hosts,
-    RemoteFunction,
     Resources,
     TpuSlice,
+    requested_slice,
+    task_options,
 )
 
 DRIVER_CPUS_OF_POD: Final = 0.0
@@ -135,31 +136,31 @@ def check_function_place(step: ExecutorStep) -> None:
     that it requests have no effect there, and an environment of its own is refused.
 
     Raises:
-        BadRequestError: It requests TPU while the step has none, or an environment on hosts that cannot provide it.
+        BadRequestError: It requests TPU while the step has none, or the first host alone of a slice with several, or an
+            environment on hosts that cannot provide it.
     """
-    options = _task_options(step.fn)
+    options = task_options(step.fn)
     if isinstance(step.resources, (TpuSlice, Hosts)) and options.get("runtime_env"):
         raise BadRequestError(
             f"Step {step.name!r}: @remote(runtime_env=...) has no effect on {step.resources!r}, where the function is "
             "a process on each host. Name packages in the step's pip_dependency_groups, and variables in its config."
         )
-    if isinstance(step.resources, TpuSlice):
-        return
     option = _tpu_option(options)
-    if option is not None:
+    if isinstance(step.resources, TpuSlice):
+        head = requested_slice(options)
+        is_given = head is not None and head.slice_type == step.resources.slice_type
+        if head is not None and is_given and slice_type(head.slice_type).is_multi_host:
+            raise BadRequestError(
+                f"Step {step.name!r}: its function requests the head of a {head.slice_type} slice (@remote({option})). "
+                "Ray calls such a function on the first host only, and a step on every host. Remove the TPU from "
+                f"@remote, and give the step resources=TpuSlice({head.slice_type!r}) if every host is meant."
+            )
+    elif option is not None:
         place = repr(step.resources) if step.resources is not None else "Cpu(), since it names no resources"
         raise BadRequestError(
             f"Step {step.name!r}: its function requests TPU (@remote({option})), but the step runs on {place}. Give "
             "the step resources=TpuSlice('v4-8') or another slice type, and remove the TPU from @remote."
         )
-
-
-def _task_options(function: Any) -> Mapping[str, Any]:
-    """Return what a step's function requests from Ray, also if Ray's own decorator marked it."""
-    if isinstance(function, RemoteFunction):
-        return function.options
-    options = getattr(function, "_default_options", None)
-    return options if isinstance(options, Mapping) else {}
 
 
 def _tpu_option(options: Mapping[str, Any]) -> str | None:

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from tradewind.runtime.driver.function_call import user_error
 from tradewind.runtime.pods.on_host import mailbox
 from tradewind.runtime.pods.on_host.heartbeat import start_heartbeat
+from tradewind.serialization.references import find_legacy_modules
 
 
 def main() -> NoReturn:
@@ -38,8 +39,9 @@ def main() -> NoReturn:
 def _call() -> Any:
     from ray import cloudpickle
 
-    function, folders = pickle.loads(mailbox.fetch_call())
+    function, folders, is_legacy = pickle.loads(mailbox.fetch_call())
     sys.path += [folder for folder in folders if folder not in sys.path and os.path.isdir(folder)]
+    find_legacy_modules(with_names=is_legacy)
     return cloudpickle.loads(function)()
 
 
