@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import urllib.error
 import urllib.request
 from collections.abc import Callable
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 import fsspec
@@ -114,21 +112,6 @@ def test_listing_has_pages_prefixes_and_a_range(bucket: Any, client: Any, gcs: L
     assert [blob.name for blob in between] == ["l/4/22", "l/4/23", "l/4/24"]
 
 
-def test_clock_stamps_objects_and_responses(bucket: Any, gcs: LocalCloudStorage) -> None:
-    gcs.clock_offset_s = -300
-    bucket.blob("x").upload_from_string("a")
-    with urllib.request.urlopen(f"{gcs.url}/storage/v1/b/{bucket.name}") as answer:
-        date = parsedate_to_datetime(answer.headers["Date"])
-    assert abs((date - bucket.get_blob("x").updated).total_seconds()) < 30
-    assert abs(gcs.clock() - date.timestamp()) < 30
-
-
-def upload_to(bucket: str, gcs: LocalCloudStorage) -> None:
-    """Upload without Google's client, which sends additional requests."""
-    url = f"{gcs.url}/upload/storage/v1/b/{bucket}/o?uploadType=media&name=x"
-    urllib.request.urlopen(urllib.request.Request(url, data=b"a", method="POST")).close()
-
-
 def test_end_of_upload_is_repeated_on_request(bucket: Any, gcs: LocalCloudStorage) -> None:
     begin = f"{gcs.url}/upload/storage/v1/b/{bucket.name}/o?uploadType=resumable&name=x"
     with urllib.request.urlopen(urllib.request.Request(begin, data=b"{}", method="POST")) as begun:
@@ -136,17 +119,4 @@ def test_end_of_upload_is_repeated_on_request(bucket: Any, gcs: LocalCloudStorag
     request = urllib.request.Request(url, data=b"a", method="PUT", headers={"Content-Range": "bytes 0-0/1"})
     with urllib.request.urlopen(request) as first, urllib.request.urlopen(request) as second:
         assert first.read() == second.read()
-    assert bucket.blob("x").download_as_text() == "a"
-
-
-def test_faults_of_a_bucket_leave_other_buckets_alone(bucket: Any, gcs: LocalCloudStorage) -> None:
-    other = gcs.buckets.create("other").name
-    gcs.failures = gcs.lost_answers = 1
-    upload_to(other, gcs)
-    with pytest.raises(urllib.error.HTTPError, match="503"):
-        upload_to(bucket.name, gcs)
-    upload_to(other, gcs)
-    assert not bucket.blob("x").exists()
-    with pytest.raises(OSError):
-        upload_to(bucket.name, gcs)
     assert bucket.blob("x").download_as_text() == "a"

@@ -1,4 +1,4 @@
-"""Writes to a store are atomic, and only one of many processes creates an object."""
+"""Writes to a store are atomic, one of many processes creates an object, and reads of local files are bounded."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tradewind.datasets.files import atomic_writer
+from tradewind.storage.bounded_read import Content, read_local
 from tradewind.storage.errors import StoreUnavailableError
 from tradewind.storage.files import create_text, list_names, read_text, write_text
 
@@ -81,3 +82,27 @@ def test_full_disk_leaves_no_partial_file_and_error_names_file(tmp_path: Path) -
     with full_disk(5_000), pytest.raises(OSError, match=f"File too large: '{path}'"), atomic_writer(path) as file:
         file.write(bytes(100_000))
     assert list(tmp_path.iterdir()) == []
+
+
+# ---- local files that a user named
+
+
+def test_local_text_is_read_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("äöü")
+    (tmp_path / "link").symlink_to("file")
+    assert read_local(tmp_path / "link") == Content("äöü")
+
+
+def test_local_file_that_is_no_small_text_has_a_flaw(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "large").write_text("12345")
+    (tmp_path / "latin").write_bytes(b"\xe4")
+    flaws = {name: read_local(tmp_path / name, 4).flaw for name in ("pipe", "large", "latin", ".")}
+    assert flaws == {
+        "pipe": "it is no regular file",
+        "large": "it has more than 4 bytes",
+        "latin": "it is no text (not UTF-8)",
+        ".": "it is a folder",
+    }
+    with pytest.raises(FileNotFoundError):
+        read_local(tmp_path / "absent")

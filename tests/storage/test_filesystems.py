@@ -1,8 +1,9 @@
-"""Path checks: accepted paths, and no other code that opens a store."""
+"""Path checks: accepted paths, roots that may contain paths from outside, and no other code that opens a store."""
 
 from __future__ import annotations
 
 import ast
+import os
 import re
 from functools import partial
 from pathlib import Path
@@ -10,7 +11,16 @@ from pathlib import Path
 import pytest
 
 import tradewind
-from tradewind.storage import Location, UnsupportedStoreError, UnusablePathError, file_system_at, open_file
+from tradewind.storage import (
+    Location,
+    OutsideRootsError,
+    Roots,
+    UnsupportedStoreError,
+    UnusablePathError,
+    file_system_at,
+    open_file,
+    resolve_location,
+)
 from tradewind.storage.files import existing_many, read_many, read_text, write_text
 from tradewind.storage.swap import read_stored
 from tradewind.storage.trees import list_files
@@ -108,50 +118,70 @@ def test_one_module_opens_file_systems() -> None:
                 assert node.attr not in ("open", "filesystem", "core"), f"{file.relative_to(PACKAGE)}: {node.attr}"
 
 
-_CHECKING = {"storage/filesystems.py", "storage/paths.py"}
-_JOINING = {
-    "serialization/mirrors.py": "a config's mirrored path, which is below its prefix",
-    "runtime/mirror_copies.py": "names that the store has listed, and the parts of a mirrored path",
-    "storage/copying.py": "names that the store has listed, which the caller has checked",
-    "cli/experiments/plan.py": "names that the store has listed",
-    "plans/estimates.py": "names that the store has listed",
-    "plans/reasons.py": "names that the store has listed",
-    "records/adoption.py": "names that the store has listed, for its own file system",
-    "storage/trees.py": "names that the store has listed, for its own file system",
-    "records/discovery.py": "names that the store has listed",
-    "records/pins.py": "a digest, and names that the store has listed",
-    "records/cleanup.py": "names that the store has listed, for its own file system",
-    "records/info_files.py": "the DAG's id, and a digest",
-    "records/lease.py": "the names of records",
-    "runtime/driver/child.py": "constant names",
-    "runtime/driver/pod_step.py": "names that the store has listed, and the step's own globs",
-    "steps/config_walk.py": "a config's paths for its own function",
-    "steps/paths.py": "names and paths of steps, which `plans.places.step_places` checks",
-    "steps/placeholders.py": "a config's paths for its own function",
-}
-"""Files that join paths from parts that are no constants, each with the source of the parts."""
+# ---- roots
 
 
-def _is_plain(part: ast.expr) -> bool:
-    """Return whether a path part is a constant, by value or name, or ``attempts`` makes it of numbers."""
-    match part:
-        case ast.Constant():
-            return True
-        case ast.Name(id=name) | ast.Attribute(attr=name):
-            return name.isupper()
-    return False
+ROOTS = Roots.of(["gs://bucket/pipelines/", "s3://ours", "memory://top", "/data/store"])
 
 
-@pytest.mark.slow
-def test_only_listed_modules_join_paths_with_variable_parts() -> None:
-    joins: set[str] = set()
-    for file in PACKAGE.rglob("*.py"):
-        name = str(file.relative_to(PACKAGE))
-        if name.startswith("rehearsal/") or name in _CHECKING or name == "records/attempts.py":
-            continue
-        for node in ast.walk(ast.parse(file.read_text())):
-            if not isinstance(node, ast.Call) or ast.unparse(node.func) != "posixpath.join":
-                continue
-            if not all(map(_is_plain, node.args[1:])):
-                joins.add(name)
-    assert joins == _JOINING.keys(), joins ^ _JOINING.keys()
+@pytest.mark.parametrize(
+    "path",
+    [
+        "gs://bucket/pipelines", "gs://bucket/pipelines/", "gcs://bucket/pipelines/train-abc123",
+        "gs://bucket//pipelines/x", "s3a://ours", "s3://ours/a=1/b@2", "memory://top/a", "memory:///top/a/../b",
+        "/data/store/x", "file:///data/store/x", "/data/./store//x", "/data/other/../store/x",
+    ],
+)  # fmt: skip
+def test_path_below_root_is_allowed(path: str) -> None:
+    assert ROOTS.allow(path)
+    ROOTS.check(path, "A record")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "gs://bucket", "gs://bucket/", "gs://bucket/pipelines-2", "gs://bucket/pipeline", "gs://pipelines/bucket",
+        "gs://bucket2/pipelines", "s3://bucket/pipelines", "s3://ours2/x", "memory://toppled/a",
+        "memory://top/../other", "memory://", "/data", "/", "/data/store2", "/data/store/../secret", "data/store/x",
+        "~/store", "/DATA/store",
+    ],
+)  # fmt: skip
+def test_path_outside_roots_is_refused_with_its_source(path: str) -> None:
+    assert not ROOTS.allow(path)
+    for roots, found in ((ROOTS, ".*allowed_roots"), (Roots(), ".*there is none")):
+        with pytest.raises(OutsideRootsError, match=f"A record: the path .* is below no allowed root {found}"):
+            roots.check(path, "A record")
+
+
+@pytest.mark.parametrize("path", ["http://h/x", "reference://::x", None, 3, "", "gs://", "gs://bucket/pipelines/../x"])
+def test_invalid_path_is_below_no_root(path: object) -> None:
+    assert not ROOTS.allow(path)
+    with pytest.raises((UnusablePathError, UnsupportedStoreError)):
+        ROOTS.check(path, "A record")
+
+
+def test_links_are_resolved_before_the_check(tmp_path: Path) -> None:
+    store, elsewhere = tmp_path / "store", tmp_path / "elsewhere"
+    (elsewhere / "deep").mkdir(parents=True)
+    store.mkdir()
+    (store / "out").symlink_to(elsewhere)
+    (store / "within").symlink_to("in")
+    (store / "loop").symlink_to("loop")
+    roots = Roots.of([str(store)])
+    assert not roots.allow(f"{store}/out") and not roots.allow(f"{store}/out/deep/not-there-yet")
+    assert not roots.allow(f"{store}/out/../secret")
+    assert roots.allow(f"{store}/within/x") and roots.allow(f"{store}/loop")
+    assert Roots.of([f"{store}/out"]).allow(str(elsewhere / "deep"))
+
+
+@pytest.mark.parametrize("root", ["relative", "", "http://h", "gs://", None, "file:x", "a::b"])
+def test_root_must_be_an_absolute_path(root: object) -> None:
+    with pytest.raises((UnusablePathError, UnsupportedStoreError), match="^allowed_roots: "):
+        Roots.of([root], "allowed_roots")
+
+
+def test_spellings_of_a_location_are_equal(tmp_path: Path) -> None:
+    assert resolve_location("gcs://b/a//b/") == resolve_location("gs://b/a/b")
+    (tmp_path / "link").symlink_to(tmp_path / "folder")
+    assert resolve_location(f"{tmp_path}/link/x") == resolve_location(f"file://{tmp_path}/folder/x")
+    assert resolve_location(f"{tmp_path}/link/x", follows_links=False).name == os.path.abspath(tmp_path / "link/x")

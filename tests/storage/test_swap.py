@@ -23,6 +23,7 @@ from tradewind.storage.backends import StoreRefusedError
 from tradewind.storage.errors import StoreUnavailableError
 from tradewind.storage.files import existing_many, read_many, read_text, write_text
 from tradewind.storage.swap import StoredObject, read_stored, write_if
+from tradewind.storage.trees import remove_files
 
 Served = tuple[LoopbackServer, str]
 
@@ -78,7 +79,6 @@ def test_no_count_is_lost_between_threads(any_folder: str) -> None:
 
 
 def run_in_processes(target: Callable[..., None], *arguments: tuple[object, ...]) -> None:
-    """Run ``target`` in a forked process for each of ``arguments``, all at once."""
     processes = [multiprocessing.get_context("fork").Process(target=target, args=each) for each in arguments]
     for process in processes:
         process.start()
@@ -255,12 +255,15 @@ def test_store_honoring_only_one_condition_is_refused(
 
 @pytest.mark.slow
 def test_many_objects_are_read_and_found_at_once(any_folder: str) -> None:
-    for number in range(5):
-        write_text(f"{any_folder}/{number}", str(number))
+    texts = {f"{any_folder}/{number}": str(number or "") for number in range(5)}
+    for path, text in texts.items():
+        write_text(path, text)
     paths = [f"{any_folder}/{number}" for number in range(300)] + [f"{any_folder}/0/below-a-file"]
-    assert read_many(paths) == {f"{any_folder}/{number}": str(number) for number in range(5)}
-    assert existing_many([*paths, any_folder]) == {f"{any_folder}/{number}" for number in range(5)}
+    assert read_many(paths) == texts
+    assert existing_many([*paths, any_folder]) == texts.keys()
     assert read_many([]) == {} and existing_many([]) == set()
+    remove_files(any_folder, ["1"])
+    assert existing_many(paths) == texts.keys() - {f"{any_folder}/1"}
 
 
 def test_each_of_many_objects_costs_one_request(gcs: LocalCloudStorage, gs_folder: str) -> None:

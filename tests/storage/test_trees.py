@@ -13,7 +13,7 @@ from fsspec.core import url_to_fs
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.storage.backends import StoreRefusedError
 from tradewind.storage.errors import StoreUnavailableError
-from tradewind.storage.files import existing_many, write_text
+from tradewind.storage.files import write_text
 from tradewind.storage.trees import (
     StoredFile,
     list_files,
@@ -65,16 +65,6 @@ def test_removal_uses_exact_names_and_skips_missing_files(folder: str) -> None:
     remove_files(folder, ["b/*", "b/c"])
     remove_files(folder, [])
     assert [file.path for file in list_files(folder)] == ["a", "b/d"]
-
-
-def test_existing_objects_are_distinguished_from_missing_ones(folder: str) -> None:
-    put(folder, {"a": "1", "b": "", "deep/x": "1"})
-    list_files(folder)
-    paths = [f"{folder}/{name}" for name in ("a", "b", "c", "a/below", "deep", "nowhere/x")]
-    assert existing_many(paths) == {f"{folder}/a", f"{folder}/b"}
-    assert existing_many([]) == set()
-    remove_files(folder, ["a"])
-    assert existing_many(paths) == {f"{folder}/b"}
 
 
 @pytest.mark.slow
