@@ -28,7 +28,7 @@ LAYERS: dict[str, set[str]] = {
     "steps": {"text"},
     "storage": {"timeouts"},
     "cloud_tpu": {"text", "machine", "storage"},
-    "ray_jobs": {"text", "timeouts", "machine", "cloud_tpu"},
+    "ray_jobs": {"text", "timeouts", "machine", "storage", "cloud_tpu"},
     "datasets": {"text", "steps", "storage"},
     "records": {"machine", "steps", "storage"},
     "serialization": {"steps", "storage", "records"},
@@ -56,7 +56,7 @@ LAYERS: dict[str, set[str]] = {
         "text", "steps", "storage", "ray_jobs", "records", "serialization", "plans", "attempts", "runtime", "tasks",
     },
     "experiments": {"steps", "serialization", "plans", "tasks", "operators", "local"},
-    "marin": {"text", "steps", "datasets", "serialization", "recipes", "tasks", "experiments"},
+    "marin": {"text", "steps", "storage", "datasets", "serialization", "recipes", "tasks", "experiments"},
     "cli": {
         "text", "timeouts", "steps", "storage", "ray_jobs", "cloud_tpu", "fleet", "datasets", "records",
         "serialization", "plans", "attempts", "runtime", "recipes", "rehearsal", "deployment", "tasks", "operators",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,12 @@ from ray.runtime_env import RuntimeEnv
 from tradewind.ray_jobs.client import unexpanded_env
 from tradewind.ray_jobs.errors import BadRequestError
 from tradewind.ray_jobs.runtime_env import FIELDS, URI_SCHEMES, prepare_runtime_env
+
+CIRCLE: dict[str, Any] = {}
+CIRCLE["again"] = [CIRCLE]
+DEEP: list[Any] = []
+for _ in range(100_000):
+    DEEP = [DEEP]
 
 
 def refused(runtime_env: Any) -> str:
@@ -58,6 +65,20 @@ def test_runtime_env_without_local_folder_is_unchanged(given: dict[str, Any]) ->
         ({"working_dir": "ftp://host/x.zip"}, "Ray can fetch only from"),
         ({"working_dir": ""}, "is no path"),
         ({"working_dir": 7}, "is no path"),
+        ({"working_dir": "/dev/zero"}, "is a named pipe, a socket or a device"),
+        ({"working_dir": "/tmp/\0"}, "is no path: it holds a NUL, or is not UTF-8"),
+        ({"working_dir": "/caf\udce9"}, "is no path: it holds a NUL, or is not UTF-8"),
+        ({"working_dir": "/" + "x" * 300}, "cannot be read (File name too long)"),
+        ({"uv": "/dev/zero"}, "uv /dev/zero cannot be used: it is no regular file"),
+        ({"env_vars": {"A": "x\0y"}}, "'A' holds a NUL"),
+        ({"env_vars": {"A": "\udce9"}}, "'A' is not UTF-8"),
+        ({"env_vars": {"A": "x" * (128 << 10)}}, "has less than 128 KiB"),
+        ({"env_vars": {f"A{number}": "x" * 1000 for number in range(2000)}}, "all have at most 1 MiB"),
+        ({"config": CIRCLE}, "Circular reference detected"),
+        ({"pip": DEEP}, "nests too deep"),
+        ({"config": {"a": b"x"}}, "it holds a bytes"),
+        ({"config": {"a": math.nan}}, "cannot be sent as JSON"),
+        ({"config": {"a": 10**5000}}, "cannot be sent as JSON"),
     ],
 )
 def test_field_that_ray_would_misread_is_refused(runtime_env: Any, why: str) -> None:

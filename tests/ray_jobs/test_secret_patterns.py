@@ -30,6 +30,7 @@ def test_secret_name_is_refused_with_any_value(name: str) -> None:
         ("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1"), ("USE_AUTH", "true"), ("HF_TOKEN", ""), ("MONKEY", "x"),
         ("PATH", "/bin"),
         ("WANDB_GIT_COMMIT", HEX40), ("GIT_COMMIT", HEX40), ("TRADEWIND_SECRETS", '{"A": "env:A"}'),
+        ("HUB", "http://[::1]:80/a@b"), ("HUB", "http://h:80/a@b"), ("HUB", "https://h:$PORT/a@b"), ("DSN", "odbc"),
         ("AWS_SECRET_NAME", "prod/db"), ("COMPAT", "1.0"), ("AUTHOR", "someone"), ("KEYBOARD", "us"),
     ],
 )  # fmt: skip
@@ -49,7 +50,7 @@ KNOWN = {
     "a signed web token": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJl",
     "a private key": "-----BEGIN RSA PRIVATE KEY-----\nMII",
     "a W&B key": "wandb_v1_" + "a1B2c3" * 6,
-    "a URL with a password": "https://user:pass@host/simple",
+    "a URL with a password": "https://user:pa/ss@host/simple",
 }
 
 
@@ -57,6 +58,7 @@ KNOWN = {
 def test_known_token_form_is_detected_anywhere_in_text(what: str) -> None:
     assert detect_secret(KNOWN[what]) == what
     assert detect_secret(f"--x={KNOWN[what]} --y") == what
+    assert secret_variable("SENTRY_DSN", "https://key@o1.ingest.sentry.io/1") == "a DSN with a key"
     assert secret_variable("HARMLESS", KNOWN[what]) == f"its value has the form of {what}"
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import stat
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -109,6 +112,48 @@ def test_links_within_folder_are_uploaded_as_targets(folder: Path) -> None:
         files = uploaded({"working_dir": str(root)})
         assert {"alias/data.json", "pkg/script.py", "pkg/data.json", "pipeline.py"} <= files
         assert not files & {"nowhere", "circle"}
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "why"),
+    [
+        ("pipe", os.mkfifo, "the entry 'pkg/pipe' is a named pipe, a socket or a device: exclude it"),
+        ("socket", lambda at: os.mknod(at, stat.S_IFSOCK | 0o600), "the entry 'pkg/socket' is a named pipe, a socket"),
+        (".gitignore", os.mkfifo, "the entry 'pkg/.gitignore' is a named pipe"),
+        ("\x1b[2J", os.mkfifo, r"the entry 'pkg/\x1b[2J' is a named pipe"),
+        ("zero", lambda at: at.symlink_to("/dev/zero"), "the entry 'pkg/zero' is a named pipe"),
+        ("caf\udce9.py", Path.touch, r"the entry 'pkg/caf\udce9.py' has a name that is not UTF-8"),
+        ("/".join("d" * 101), lambda at: at.mkdir(parents=True), "lies below more than 100 folders"),
+        (".gitignore", lambda at: at.write_bytes(b"caf\xe9\n"), "pkg/.gitignore cannot be used: it is no text"),
+        ("a/.rayignore", lambda at: at.write_text("x\n[z-a]\n"), "pkg/a/.rayignore: line 2, '[z-a]', is no pattern"),
+        (".gitignore", lambda at: at.write_text("x\n" * 5001), "pkg/.gitignore has 5,001 patterns"),
+    ],
+)
+def test_entry_that_ray_could_not_pack_is_refused(
+    name: str, make: Callable[[Path], object], why: str, folder: Path
+) -> None:
+    (folder / "pkg" / name).parent.mkdir(exist_ok=True, parents=True)
+    make(folder / "pkg" / name)
+    assert why in refused({"working_dir": str(folder)})
+    assert why.replace("pkg/", "") in refused({"py_modules": [str(folder / "pkg")]})
+    if "the entry" in why:  # Ray reads the ignore files of excluded folders too
+        prepare_runtime_env({"working_dir": str(folder), "excludes": ["pkg"]})
+
+
+def test_entry_that_this_user_may_not_read_is_refused() -> None:
+    with tempfile.TemporaryDirectory() as root:
+        os.chmod(root, 0o755)
+        for name, why in (("a.py", "the entry 'a.py' may not be read by"), ("b", "/b/.gitignore': Permission denied")):
+            entry = Path(root, name)
+            (entry.mkdir if name == "b" else entry.touch)(0)
+            if is_root := os.geteuid() == 0:
+                os.seteuid(65534)
+            try:
+                assert why in refused({"working_dir": root})
+            finally:
+                if is_root:
+                    os.seteuid(0)
+                (entry.rmdir if name == "b" else entry.unlink)()
 
 
 def test_reincluded_git_history_refused(folder: Path) -> None:

@@ -15,7 +15,6 @@ evaluates all other conditions.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +30,8 @@ from packaging.utils import canonicalize_name
 
 from tradewind.ray_jobs.errors import BadDependencyGroupError
 from tradewind.ray_jobs.secret_patterns import redacted_name
+from tradewind.storage.bounded_read import LARGE
+from tradewind.storage.toml_files import read_toml
 
 NOT_INSTALLED: Final = frozenset({"ray"})
 """The cluster's own packages. Ray refuses an environment that brings another version of them."""
@@ -313,7 +314,7 @@ def find_project(code: Path) -> Project | None:
 
 def _read_toml(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text())
+        return read_toml(file, LARGE)
     except (OSError, ValueError) as error:
         raise BadDependencyGroupError(f"{file} cannot be read: {error}") from error
 

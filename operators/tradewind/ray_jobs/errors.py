@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tradewind.text import escape_control_characters
+
 if TYPE_CHECKING:
     from tradewind.ray_jobs.cluster import RayCluster
 
 
 class RayJobsError(Exception):
-    """Base of the errors of this package."""
+    """Base of the errors of this package. Names from outside in a message cannot control a terminal."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(escape_control_characters(message))
 
 
 class RayUnreachableError(RayJobsError):

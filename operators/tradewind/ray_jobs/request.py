@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from tradewind.cloud_tpu.slice_types import POD_TYPE_LABEL, SLICE_NAME_LABEL, is_head_resource
 from tradewind.ray_jobs.errors import BadRequestError, ExposedSecretError
-from tradewind.ray_jobs.runtime_env import check_fields
+from tradewind.ray_jobs.runtime_env import MAX_ARGUMENT_BYTES, check_fields, why_no_text
 from tradewind.ray_jobs.secret_patterns import (
     detect_secret,
     redacted_name,
@@ -94,8 +94,12 @@ def check_entrypoint(entrypoint: str) -> None:
         raise BadRequestError(
             "The entrypoint is empty: give a shell command, or correct the template that rendered to nothing."
         )
-    if "\0" in entrypoint:
-        raise BadRequestError("The entrypoint holds a null character, which no command can.")
+    if why := why_no_text(entrypoint):
+        raise BadRequestError(f"The entrypoint {why}, which no command can: remove it.")
+    if len(entrypoint) >= MAX_ARGUMENT_BYTES:
+        raise BadRequestError(
+            f"The entrypoint has {len(entrypoint):,} characters, and no shell takes as many: put it into a script."
+        )
     starts = [
         entrypoint.find(begin) for begin, end in _JINJA if 0 <= entrypoint.find(begin) < entrypoint.rfind(end) - 1
     ]
@@ -150,6 +154,8 @@ def check_metadata(metadata: Mapping[str, str]) -> None:
                 f"The metadata value of {redacted_name(key)} is a {type(value).__name__}: Ray takes only text, so "
                 "write str(...)."
             )
+        if why := why_no_text(key) or why_no_text(value):
+            raise BadRequestError(f"The metadata entry {redacted_name(key)} {why}: remove it.")
         check_no_known_secret(value, f"The metadata value of {key!r}")
         if (why := secret_field(key, value, shortest=1)) is not None:
             raise ExposedSecretError(

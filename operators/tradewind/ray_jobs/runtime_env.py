@@ -4,14 +4,18 @@ Ray's own walk selects the files of a folder, with the ``.gitignore`` and ``.ray
 measured size is the uploaded size. Only names and sizes are read.
 
 That walk follows links, and a folder may come from another user. A link may not add files that the walk would not
-upload anyway: one that leads out of the folder, or to an excluded file, is refused by its name.
+upload anyway: one that leads out of the folder, or to an excluded file, is refused by its name. So is what Ray would
+wait for without end (a named pipe) or fail at: devices, sockets, unreadable files, names that are not UTF-8.
 """
 
 from __future__ import annotations
 
 import difflib
+import json
 import logging
 import os
+import re
+import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +24,8 @@ from typing import Any, Final
 
 from tradewind.ray_jobs.errors import BadRequestError
 from tradewind.ray_jobs.secret_patterns import redacted_name
+from tradewind.storage.bounded_read import SMALL, read_local
+from tradewind.text import single_line
 
 FIELDS: Final = frozenset({
     "conda", "config", "container", "env_vars", "excludes", "image_uri", "java_jars", "nsight", "pip",
@@ -42,6 +48,13 @@ EXCLUDED_AT_TOP: Final = ("/logs", "/outputs", "/wandb", "/mlruns", "/dist", "/d
 """Excluded directly below the working directory: outputs of runs, and documentation."""
 _NO_LOG: Final = logging.Logger("tradewind.walk", logging.CRITICAL + 1)  # Ray's walk logs each ignore file
 PACKAGE_SUFFIXES: Final = (".zip", ".tar.gz", ".tgz", ".tar.xz")
+_MAX_DEPTH: Final = 100
+"""Folders below each other that are uploaded; Ray's walk calls itself for each."""
+_MAX_PATTERNS: Final = 5_000
+"""Patterns of one list or ignore file: Ray compares each name with all of them."""
+MAX_ARGUMENT_BYTES: Final = 128 << 10
+"""Exclusive limit of Linux for a variable, or for an argument such as the entrypoint of Ray's shell."""
+_MAX_VARIABLES_BYTES: Final = 1 << 20
 _ZIP_END_BYTES: Final = 22
 _ZIP_ENTRY_BYTES: Final = 30 + 46  # local header and central directory entry
 
@@ -75,7 +88,8 @@ class WorkingDirPackage:
         """Yield the uploaded files, as Ray's walk finds them.
 
         Raises:
-            BadRequestError: A link adds files that would not be uploaded otherwise.
+            BadRequestError: A link adds files that would not be uploaded otherwise, an entry cannot be uploaded, or
+                patterns are invalid.
         """
         from ray._private import ray_constants
         from ray._private.runtime_env import packaging
@@ -85,8 +99,13 @@ class WorkingDirPackage:
         excludes = list(self.excludes)
         if self.field == "working_dir" and hasattr(ray_constants, "get_runtime_env_default_excludes"):
             excludes = [*ray_constants.get_runtime_env_default_excludes(), *excludes]
-        walk = _Walk(root, f"{self.field} {self.path}")
-        packaging._dir_travel(root, [packaging._get_excludes(root, excludes)], walk.visit, ignore_files, _NO_LOG)
+        what = f"{self.field} {self.path}"
+        check_patterns(excludes, f"excludes of {what}")
+        walk = _Walk(root, what, (".gitignore", ".rayignore") if ignore_files else (".rayignore",))
+        try:
+            packaging._dir_travel(root, [packaging._get_excludes(root, excludes)], walk.visit, ignore_files, _NO_LOG)
+        except OSError as error:
+            raise BadRequestError(f"{what} cannot be read: {error.filename!r}: {error.strerror}.") from None
         walk.check()
         for path in walk.found:
             is_empty_folder = path != root and path.is_dir() and next(path.iterdir(), None) is None
@@ -123,31 +142,69 @@ class _Walk:
 
     Args:
         what: The folder, for messages.
+        ignore_names: Names of the ignore files that Ray's walk reads.
     """
 
-    def __init__(self, root: Path, what: str) -> None:
+    def __init__(self, root: Path, what: str, ignore_names: Sequence[str]) -> None:
         self.found: list[Path] = []
         self._root = root
         self._real_root = os.path.realpath(root)
         self._what = what
+        self._ignore_names = ignore_names
         self._links: set[Path] = set()
+        self._check_ignore_files(root)
 
     def visit(self, path: Path) -> None:
         """Add ``path``.
 
         Raises:
-            BadRequestError: It is a link out of the folder, or to a folder reached through another such link.
+            BadRequestError: It cannot be uploaded, or is a link out of the folder, or to a folder reached through
+                another such link.
         """
         self.found.append(path)
-        if path == self._root or not path.is_symlink() or not path.exists():  # dangling links are not uploaded
-            return
+        if why := self._why_not_uploadable(path):
+            raise self._refusal(path, why)
+        if path.is_dir():
+            for entry in os.scandir(path):
+                if not entry.is_file(follow_symlinks=False):
+                    self._check_ignore_files(Path(entry.path))
+        if path != self._root and path.is_symlink() and path.exists():  # dangling links are not uploaded
+            self._check_link(path)
+
+    def _why_not_uploadable(self, path: Path) -> str | None:
+        """Explain why Ray could not pack the entry; None if it could."""
+        if why_no_text(path.name) is not None:
+            return "has a name that is not UTF-8"
+        if len(path.parts) - len(self._root.parts) > _MAX_DEPTH:
+            return f"lies below more than {_MAX_DEPTH} folders"
+        try:
+            mode = path.stat().st_mode
+        except OSError:  # it leads nowhere, or was just removed: Ray skips it too
+            return None
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            return "is a named pipe, a socket or a device"
+        needed = os.R_OK | os.X_OK if stat.S_ISDIR(mode) else os.R_OK
+        if not os.access(path, needed, effective_ids=os.access in os.supports_effective_ids):
+            return "may not be read by this user"
+        return None
+
+    def _check_ignore_files(self, folder: Path) -> None:
+        """Refuse ignore files that Ray's walk, which reads them before it calls ``visit``, could not read."""
+        for file in (folder / name for name in self._ignore_names):
+            if file.is_file():
+                content = read_local(file, SMALL)
+                if content.flaw is not None:
+                    raise BadRequestError(f"{self._what}: {file} cannot be used: {content.flaw}.")
+                check_patterns(content.text.splitlines(), str(file))
+
+    def _check_link(self, path: Path) -> None:
         place = os.path.realpath(path)
         if not _is_below(place, self._real_root):
-            raise self._refusal(path, f"leads out of it, to {place}")
+            raise self._refusal(path, f"leads out of it, to {place}", "the link")
         # Otherwise two links could contain each other without end, twice as many at each level.
         is_around = _is_below(os.path.realpath(path.parent), place) or self._is_by_link(path)
         if path.is_dir() and is_around:
-            raise self._refusal(path, "leads to a folder around it, or from one link to another")
+            raise self._refusal(path, "leads to a folder around it, or from one link to another", "the link")
         self._links.add(path)
 
     def check(self) -> None:
@@ -165,22 +222,42 @@ class _Walk:
         for path in by_link:
             place = os.path.relpath(os.path.realpath(path), self._real_root)
             if place not in itself:
-                raise self._refusal(path, f"leads to {place}, which is not uploaded")
+                raise self._refusal(path, f"leads to {place}, which is not uploaded", "the link")
 
     def _is_by_link(self, path: Path) -> bool:
         return not self._links.isdisjoint(path.parents)
 
-    def _refusal(self, path: Path, why: str) -> BadRequestError:
+    def _refusal(self, path: Path, why: str, kind: str = "the entry") -> BadRequestError:
         name = str(path.relative_to(self._root))
         return BadRequestError(
-            f"{self._what}: the link {name!r} {why}: exclude it with excludes, .gitignore or .rayignore, or replace "
-            "it by the files that the job needs."
+            f"{self._what}: {kind} {name!r} {why}: exclude it with excludes, .gitignore or .rayignore, or replace it by "
+            "files that the job needs."
         )
 
 
 def _is_below(place: str, folder: str) -> bool:
     """Return whether ``place`` is ``folder`` or below it."""
     return os.path.commonpath([place, folder]) == folder
+
+
+def check_patterns(patterns: Sequence[str], where: str) -> None:
+    """Refuse lines that are no patterns of ``.gitignore``, and too many of them.
+
+    Raises:
+        BadRequestError: The first wrong line.
+    """
+    from ray._private.thirdparty.pathspec import PathSpec
+
+    if len(patterns) > _MAX_PATTERNS:
+        raise BadRequestError(f"{where} has {len(patterns):,} patterns, at most {_MAX_PATTERNS:,} are allowed.")
+    for number, pattern in enumerate(patterns, 1):
+        try:
+            PathSpec.from_lines("gitwildmatch", [pattern])
+        except (ValueError, IndexError, re.error):
+            shown = single_line(pattern, 60)
+            raise BadRequestError(
+                f"{where}: line {number}, {shown!r}, is no pattern as in a .gitignore file."
+            ) from None
 
 
 def check_size(what: str, size: int, largest: Sequence[tuple[str, int]] = ()) -> None:
@@ -211,12 +288,10 @@ def package_limit() -> int:
 
 
 def _check_is_folder(path: Path, field: str) -> None:
-    if not path.exists():
-        raise BadRequestError(
-            f"{field} {path} does not exist on this machine: give a folder that does, or the URI of an archive."
-        )
-    if not path.is_dir():
+    if path.is_file():
         raise BadRequestError(f"{field} {path} is a file: give the folder that holds it.")
+    if not path.is_dir():
+        raise BadRequestError(f"{field} {path} is a named pipe, a socket or a device: give a folder.")
 
 
 def _largest(files: Sequence[PackagedFile], count: int = 5) -> list[tuple[str, int]]:
@@ -248,10 +323,41 @@ def check_fields(runtime_env: Mapping[str, Any]) -> None:
     installers = [name for name in _INSTALLERS if runtime_env.get(name)]
     if len(installers) > 1:
         raise BadRequestError(f"runtime_env has {' and '.join(installers)}: Ray takes only one of them.")
+    _check_is_json(runtime_env)
     _check_env_vars(runtime_env.get("env_vars") or {})
     excludes = runtime_env.get("excludes") or []
     if not isinstance(excludes, (list, tuple)) or not all(isinstance(each, str) for each in excludes):
         raise BadRequestError("runtime_env['excludes'] must be a list of patterns as in a .gitignore file.")
+
+
+def _check_is_json(runtime_env: Mapping[str, Any]) -> None:
+    try:
+        json.dumps(
+            {**runtime_env, "env_vars": None}, default=_as_json, allow_nan=False
+        )  # variables have their own check
+    except RecursionError:
+        raise BadRequestError("runtime_env nests too deep: write its values flatter.") from None
+    except ValueError as error:  # a circle, or a number that Python does not write
+        raise BadRequestError(f"runtime_env cannot be sent as JSON ({error}): write its values out.") from None
+    except TypeError as error:
+        raise BadRequestError(f"runtime_env cannot be sent as JSON ({error}): give texts, numbers and lists.") from None
+
+
+def _as_json(value: object) -> str:
+    if isinstance(value, Path):  # of a folder or file, which is sent as a package
+        return str(value)
+    raise TypeError(f"it holds a {type(value).__name__}")
+
+
+def why_no_text(text: str) -> str | None:
+    """Explain why no process can have the text as a variable or an argument; None if one can."""
+    if "\0" in text:
+        return "holds a NUL"
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "is not UTF-8 (it holds a lone surrogate)"
+    return None
 
 
 def prepare_runtime_env(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
@@ -279,6 +385,9 @@ def prepare_runtime_env(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
         ready["py_modules"] = [str(module) for module in _modules(ready)]
     for module in modules:
         _check_module(module, ready.get("excludes") or [])
+    for field in ("pip", "uv"):
+        if isinstance(ready.get(field), str):
+            ready[field] = _requirements(_existing(Path(ready[field]), field), field)
     return ready
 
 
@@ -288,6 +397,14 @@ def _with_contents(excludes: Sequence[str]) -> Iterator[str]:
         yield pattern
         if pattern.startswith("!") and not pattern.endswith("*"):
             yield f"{pattern.rstrip('/')}/**"
+
+
+def _requirements(file: Path, field: str) -> list[str]:
+    """Return the lines of a requirements file, as Ray would send them, so that the checks of secrets see them."""
+    content = read_local(file, SMALL)
+    if content.flaw is not None:
+        raise BadRequestError(f"{field} {file} cannot be used: {content.flaw}.")
+    return content.text.strip().split("\n")
 
 
 def _check_working_dir(path: Path, excludes: Sequence[str]) -> None:
@@ -324,7 +441,7 @@ def _local(value: Any, field: str) -> Path | None:
         )
     scheme, mark, rest = str(value).partition("://")
     if not mark:
-        return Path(value)
+        return _existing(Path(value), field)
     if scheme not in URI_SCHEMES:
         raise BadRequestError(
             f"{field} is a URI (not shown, as it may hold a secret) of another kind: Ray can fetch only from "
@@ -339,11 +456,31 @@ def _local(value: Any, field: str) -> Path | None:
     return None
 
 
+def _existing(path: Path, field: str) -> Path:
+    """Return the path of a file or folder that exists and that Ray could read."""
+    try:
+        os.stat(os.fsencode(path).decode())
+    except (FileNotFoundError, NotADirectoryError):
+        why = "does not exist on this machine"
+    except OSError as error:
+        why = f"cannot be read ({error.strerror})"
+    except ValueError:
+        why = "is no path: it holds a NUL, or is not UTF-8"
+    else:
+        if os.access(path, os.R_OK):
+            return path
+        why = "may not be read by this user"
+    raise BadRequestError(
+        f"{field} {single_line(path)} {why}: give a folder that this user may read, or the URI of an archive."
+    )
+
+
 def _check_env_vars(env_vars: Any) -> None:
     if not isinstance(env_vars, Mapping):
         raise BadRequestError("runtime_env['env_vars'] must be a dictionary of names and texts.")
+    size = 0
     for number, (name, value) in enumerate(env_vars.items(), 1):
-        if not isinstance(name, str) or not name or "=" in name or "\0" in name:
+        if not isinstance(name, str) or not name or "=" in name or why_no_text(name):
             raise BadRequestError(
                 f"runtime_env['env_vars']: variable {number} (not shown, as it may hold a secret) has no valid name."
             )
@@ -351,4 +488,15 @@ def _check_env_vars(env_vars: Any) -> None:
             raise BadRequestError(
                 f"The environment variable {redacted_name(name)} is of type {type(value).__name__}: Ray takes only "
                 "text."
+            )
+        size += len(name) + len(value)
+        if len(value) >= MAX_ARGUMENT_BYTES or size > _MAX_VARIABLES_BYTES:
+            raise BadRequestError(
+                f"The environment variable {redacted_name(name)} makes runtime_env['env_vars'] too large: a variable "
+                f"has less than {MAX_ARGUMENT_BYTES >> 10} KiB, all have at most {_MAX_VARIABLES_BYTES >> 20} MiB; write "
+                "the rest into a file."
+            )
+        if why := why_no_text(value):
+            raise BadRequestError(
+                f"The value of the environment variable {redacted_name(name)} {why}, which no variable can: remove it."
             )

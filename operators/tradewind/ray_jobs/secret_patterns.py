@@ -68,7 +68,7 @@ _TOKENS: Final[Mapping[str, str]] = {
         r"(?:X-Amz-Signature|X-Goog-Signature|Signature|sig)=(?=[A-Za-z0-9%+/_-]{0,60}\d)[A-Za-z0-9%+/_-]{30,}"
     ),
     "a URL with a password": (
-        r"[A-Za-z][A-Za-z0-9+.-]{0,30}://(?:[^/\s:@]{0,300}:(?!\$|\*+@)(?![^/\s@]{1,200}@sha256:)[^/\s@]{1,2000}"
+        r"[A-Za-z][A-Za-z0-9+.-]{0,30}://(?:[^/\s:@[]{0,300}:(?![$<{]|\*+@|\d{1,5}/)(?![^\s@]{1,200}@sha256:)[^\s@]{1,2000}"
         r"|(?=[^/\s:@]{0,300}\d)[A-Za-z0-9_-]{20,300})@"
     ),
     "an authorization header": (
@@ -157,6 +157,7 @@ _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 _PLAIN_WORD: Final = re.compile(r"[A-Za-z](?:[a-z_.-]|[A-Z](?![a-z]?\d)|\d(?=[\d.]*(?:$|[_.-]))){0,30}")
 _FORTY_HEX: Final = re.compile(r"[0-9a-f]{40}")
+_USER_IN_URL: Final = re.compile(r"[A-Za-z][\w+.-]{0,30}://[^/\s@]{1,2000}@")
 _COMMIT_NAME: Final = re.compile(r"(?:COMMIT|SHA|SHA1|HASH|REVISION)$")
 
 _VALUE: Final = r"(\"[^\"]{0,400}\"?|'[^']{0,400}'?|[^\s;&|)'\"]{1,400})"
@@ -192,6 +193,8 @@ def secret_variable(name: str, value: str) -> str | None:
     plain = _plain_name(name)
     if plain.startswith("WANDB_") and _FORTY_HEX.fullmatch(value) and not _COMMIT_NAME.search(plain):
         return "its value has the form of a W&B key"
+    if plain.endswith("DSN") and _USER_IN_URL.match(value):
+        return "a DSN with a key"
     return "by its name" if _is_secret(_SECRET_NAME, plain) and not _is_harmless_value(value) else None
 
 
