@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -232,11 +233,47 @@ def test_cyclic_and_unknown_group_includes_refused(project: Path) -> None:
     assert "includes 'z', which does not exist" in refused(["c"], project)
 
 
-def test_unreadable_project_is_refused(project: Path) -> None:
-    (project / "uv.lock").write_text("no = [toml")
-    assert "uv.lock cannot be read" in refused(["talk"], project)
-    (project / "pyproject.toml").write_text("no = [toml")
-    assert "pyproject.toml cannot be read" in refused(["talk"], project)
+LOCK = """
+[[package]]
+name = "my-project"
+source = { virtual = "." }
+[package.dev-dependencies]
+talk = [{ name = "p0" }]
+"""
+MARKER = "platform_machine == '{}' or python_version == '9.{}'"
+DIAMONDS = LOCK + "".join(
+    f'[[package]]\nname = "p{n}"\nversion = "1"\ndependencies = ['
+    + ", ".join(f'{{ name = "p{n + 1}", marker = "{MARKER.format(kind, n)}" }}' for kind in ("x86_64", "aarch64"))
+    + "]\n"
+    for n in range(30)
+)
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("uv.lock", "no = [toml"), ("uv.lock", "package = 3"), ("uv.lock", "[[package]]\nx = 1"),
+        ("uv.lock", LOCK.replace("[{", "{").replace("}]", "}")), ("uv.lock", LOCK), ("uv.lock", DIAMONDS),
+        ("uv.lock", "requires-python = '!'"), ("pyproject.toml", "no = [toml"), ("pyproject.toml", "project = 3"),
+        ("pyproject.toml", "[project]\noptional-dependencies = [1]"),
+        ("pyproject.toml", "[dependency-groups]\ntalk = 1"),
+        ("pyproject.toml", f"{'a.' * 50_000}a = 1"), ("pyproject.toml", f"a = {'[' * 50_000}"),
+    ],
+)  # fmt: skip
+def test_unreadable_project_or_lock_is_refused_by_name(project: Path, file: str, text: str) -> None:
+    (project / file).write_text(text)
+    assert str(project / file.replace("uv.lock", "")) in refused(["talk"], project)
+
+
+def test_named_pipe_in_place_of_requirements_is_refused(project: Path) -> None:
+    os.mkfifo(project / "requirements.lock")
+    assert "requirements.lock cannot be read: it is no regular file" in refused(["talk"], project)
+
+
+def test_groups_that_include_each_other_twice_are_read_once(project: Path) -> None:
+    twice = "".join(f"g{n} = [{{include-group = 'g{n + 1}'}}, {{include-group = 'g{n + 1}'}}]\n" for n in range(40))
+    (project / "pyproject.toml").write_text(f"[dependency-groups]\n{twice}g40 = ['whisper']\n")
+    assert packages(["g0"], project) == ["whisper"]
 
 
 def test_pyproject_without_project_is_ignored(project: Path) -> None:

@@ -15,7 +15,13 @@ import aiohttp
 
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.details import JobDetails, submitted_jobs
-from tradewind.ray_jobs.errors import RayAuthenticationError, RayUnreachableError, token_refused, unreachable
+from tradewind.ray_jobs.errors import (
+    RayAuthenticationError,
+    RayUnreachableError,
+    redirected,
+    token_refused,
+    unreachable,
+)
 
 REQUEST_TIMEOUT_S = 30.0
 MAX_RESPONSE_BYTES = 128 << 20
@@ -87,12 +93,16 @@ class JobsApi:
     async def request(self, method: str, path: str, **kwargs: Any) -> AsyncIterator[aiohttp.ClientResponse]:
         """Send one request. The caller interprets a 404; every other refusal raises."""
         kwargs.setdefault("timeout", aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S))
+        kwargs["allow_redirects"] = False
         self.requests_sent += 1
         with self._reachable():
             async with self._session.request(method, self._url(path), ssl=self._ssl, **kwargs) as response:
                 self._note_clock(response)
                 if response.status in (401, 403):
                     raise RayAuthenticationError(token_refused(self.cluster))
+                if 300 <= response.status < 400:
+                    location = response.headers.get("Location")
+                    raise RayUnreachableError(redirected(self.cluster, response.status, location))
                 if response.status != 404 and not response.ok:
                     raise RayUnreachableError(f"{self.cluster} answered {response.status} to {method} {path}.")
                 yield response

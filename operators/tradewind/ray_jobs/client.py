@@ -25,6 +25,7 @@ from tradewind.ray_jobs.errors import (
     RayTlsError,
     RayUnreachableError,
     RayVersionError,
+    redirected,
     token_refused,
     unreachable,
 )
@@ -170,12 +171,16 @@ class RayJobs:
                 headers=self.cluster.headers,
                 verify=self.cluster.verify,  # with each request: a session's setting yields to REQUESTS_CA_BUNDLE
                 auth=lambda request: request,  # else a .netrc would replace the token
+                allow_redirects=False,
                 timeout=REQUEST_TIMEOUT_S,
                 **kwargs,
             )
         )
         if response.status_code in (401, 403):
             raise RayAuthenticationError(token_refused(self.cluster))
+        if 300 <= response.status_code < 400:
+            location = response.headers.get("Location")
+            raise RayUnreachableError(redirected(self.cluster, response.status_code, location))
         return response
 
     def _get(self, path: str) -> Any:

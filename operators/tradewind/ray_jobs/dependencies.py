@@ -30,7 +30,7 @@ from packaging.utils import canonicalize_name
 
 from tradewind.ray_jobs.errors import BadDependencyGroupError
 from tradewind.ray_jobs.secret_patterns import redacted_name
-from tradewind.storage.bounded_read import LARGE
+from tradewind.storage.bounded_read import LARGE, read_local
 from tradewind.storage.toml_files import read_toml
 
 NOT_INSTALLED: Final = frozenset({"ray"})
@@ -119,6 +119,7 @@ _LINUX: Final = {"sys_platform": "linux", "platform_system": "Linux", "os_name":
 _EXTRA: Final = re.compile(r"extra\s*(==|!=)\s*['\"]([^'\"]+)['\"]")
 _ALWAYS: Final = "python_version >= '3'"
 _NEVER: Final = "python_version < '3'"
+_MAX_CONDITIONS: Final = 200
 _LOCAL: Final = ("editable", "virtual", "directory")
 
 
@@ -186,6 +187,8 @@ class UvLock:
                     continue
                 conditions.difference_update({known for known in conditions if condition < known})
                 conditions.add(condition)
+                if len(conditions) > _MAX_CONDITIONS:
+                    raise BadDependencyGroupError(f"{self.file}: {package['name']!r} has too many conditions.")
                 tables = [package.get("dependencies", [])]
                 if extra is not None:
                     named = package.get("optional-dependencies", {}).items()
@@ -274,25 +277,31 @@ class Project:
         found = self.contents.get("dependency-groups", {})
         return {normalized_name(name): list(entries) for name, entries in found.items()}
 
-    def requirements(self, name: str, path: tuple[str, ...] = ()) -> Iterator[Requirement]:
-        """Yield the requirements of the extra or group ``name``, those of included groups and extras as well."""
+    def requirements(
+        self, name: str, path: tuple[str, ...] = (), done: set[str] | None = None
+    ) -> Iterator[Requirement]:
+        """Yield the requirements of the extra or group ``name``, those of included groups and extras once as well."""
+        done = set() if done is None else done
         if name in path:
             raise BadDependencyGroupError(f"{self.file}: the group {name!r} includes itself.")
+        if name in done:
+            return
         for entry in self.extras.get(name, self.groups.get(name, [])):
             if isinstance(entry, Mapping):
-                yield from self._include(normalized_name(str(entry.get("include-group", ""))), (*path, name))
+                yield from self._include(normalized_name(str(entry.get("include-group", ""))), (*path, name), done)
                 continue
             requirement = _parse(entry, f"{self.file}: group {name!r}")
             if normalized_name(requirement.name) == normalized_name(self.name):
                 for extra in requirement.extras:
-                    yield from self._include(normalized_name(extra), (*path, name))
+                    yield from self._include(normalized_name(extra), (*path, name), done)
             else:
                 yield requirement
+        done.add(name)
 
-    def _include(self, name: str, path: tuple[str, ...]) -> Iterator[Requirement]:
+    def _include(self, name: str, path: tuple[str, ...], done: set[str]) -> Iterator[Requirement]:
         if name not in self.extras and name not in self.groups:
             raise BadDependencyGroupError(f"{self.file}: group {path[-1]!r} includes {name!r}, which does not exist.")
-        yield from self.requirements(name, path)
+        yield from self.requirements(name, path, done)
 
 
 def find_project(code: Path) -> Project | None:
@@ -310,6 +319,13 @@ def find_project(code: Path) -> Project | None:
         if (folder / ".git").exists():
             return None
     return None
+
+
+def _read(file: Path) -> str:
+    content = read_local(file)
+    if content.flaw is not None:
+        raise BadDependencyGroupError(f"{file} cannot be read: {content.flaw}.")
+    return content.text
 
 
 def _read_toml(file: Path) -> dict[str, Any]:
@@ -339,8 +355,17 @@ def environment_of(groups: Sequence[str], code: Path, uv_options: Sequence[str] 
     if not groups:
         return {}
     project = find_project(code)
-    names, extra_requirements = _split(groups, project, code)
-    packages, is_complete = _pinned(project, names) if project is not None and names else ([], True)
+    try:
+        names, extra_requirements = _split(groups, project, code)
+        packages, is_complete = _pinned(project, names) if project is not None and names else ([], True)
+    except BadDependencyGroupError:
+        raise
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+        file = code if project is None else project.file
+        raise BadDependencyGroupError(
+            f"{file}, or the lock beside it, does not have the form that uv reads ({type(error).__name__}): run 'uv "
+            "lock' there."
+        ) from None
     replaced = {normalized_name(requirement.name) for requirement in extra_requirements}
     packages = [line for line in packages if normalized_name(Requirement(line).name) not in replaced]
     packages += [str(requirement) for requirement in extra_requirements]
@@ -399,7 +424,7 @@ def _pinned(project: Project, names: Sequence[str]) -> tuple[list[str], bool]:
     wanted = [requirement for name in names for requirement in project.requirements(name)]
     for pattern in _REQUIREMENTS:
         for file in sorted(folder.glob(pattern)):
-            pins = PinnedRequirements(file.read_text(), file)
+            pins = PinnedRequirements(_read(file), file)
             if pins.pins:
                 return pins.pinned(wanted), False
     return PinnedRequirements("", folder).pinned(wanted), False

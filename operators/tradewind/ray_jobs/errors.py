@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
-from tradewind.text import escape_control_characters
+from tradewind.text import escape_control_characters, single_line
 
 if TYPE_CHECKING:
     from tradewind.ray_jobs.cluster import RayCluster
@@ -60,6 +61,21 @@ class BadDependencyGroupError(BadRequestError):
 def token_refused(cluster: RayCluster) -> str:
     """Return the message for a 401 or 403."""
     return f"{cluster} refuses the token: put the right one into the password field of connection {cluster.name!r}."
+
+
+def redirected(cluster: RayCluster, status: int, location: str | None) -> str:
+    """Return the message for a redirect, which no client follows, since it would pass the token on."""
+    try:
+        parts = urlsplit(location or "")
+        place = f"{parts.scheme}://{parts.hostname}" if parts.hostname else "itself"
+        port = f":{parts.port}" if parts.port else ""
+    except ValueError:
+        place, parts, port = "elsewhere", urlsplit(""), ""
+    leads = single_line(place + port + parts.path) if parts.hostname else single_line(f"{place} {parts.path}".strip())
+    return (
+        f"{cluster} answers with a redirect ({status}) that leads to {leads}. It was not followed: correct the host of "
+        f"connection {cluster.name!r}, or let the ingress in front of the dashboard pass requests on."
+    )
 
 
 def unreachable(cluster: RayCluster, error: Exception) -> str:

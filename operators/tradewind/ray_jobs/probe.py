@@ -14,7 +14,7 @@ from typing import Any
 import requests
 
 from tradewind.ray_jobs.cluster import RayCluster
-from tradewind.ray_jobs.errors import RayAuthenticationError, RayJobsError, RayUnreachableError, unreachable
+from tradewind.ray_jobs.errors import RayAuthenticationError, RayJobsError, RayUnreachableError, redirected, unreachable
 
 TIMEOUT_S = 10.0
 _VERSION = re.compile(r"\d[\w.+-]{0,63}", re.ASCII)
@@ -57,7 +57,10 @@ def check_connection(cluster: RayCluster) -> ClusterInfo:
         RayJobsError: Its TLS certificate is not trusted.
     """
     with requests.Session() as session:
-        asks = _get(session, cluster, "/api/version", with_token=False).status_code in (401, 403)
+        first = _get(session, cluster, "/api/version", with_token=False)
+        if 300 <= first.status_code < 400:
+            raise RayUnreachableError(redirected(cluster, first.status_code, first.headers.get("Location")))
+        asks = first.status_code in (401, 403)
         answer = _get(session, cluster, "/api/version", with_token=True)
         _check_token(answer.status_code, cluster)
         version = version_in(_json(answer, cluster))

@@ -52,4 +52,4 @@ class _DirectClient(JobSubmissionClient):
     def _do_request(self, method: str, endpoint: str, **kwargs: Any) -> requests.Response:
         kwargs.setdefault("timeout", self._timeout_s)
         kwargs.setdefault("auth", lambda request: request)  # else a .netrc would replace the token
-        return super()._do_request(method, endpoint, **kwargs)
+        return super()._do_request(method, endpoint, **{**kwargs, "allow_redirects": False})

@@ -230,8 +230,8 @@ class _Walk:
     def _refusal(self, path: Path, why: str, kind: str = "the entry") -> BadRequestError:
         name = str(path.relative_to(self._root))
         return BadRequestError(
-            f"{self._what}: {kind} {name!r} {why}: exclude it with excludes, .gitignore or .rayignore, or replace it by "
-            "files that the job needs."
+            f"{self._what}: {kind} {name!r} {why}: exclude it with excludes, .gitignore or .rayignore, or replace it "
+            "by files that the job needs."
         )
 
 
@@ -493,8 +493,8 @@ def _check_env_vars(env_vars: Any) -> None:
         if len(value) >= MAX_ARGUMENT_BYTES or size > _MAX_VARIABLES_BYTES:
             raise BadRequestError(
                 f"The environment variable {redacted_name(name)} makes runtime_env['env_vars'] too large: a variable "
-                f"has less than {MAX_ARGUMENT_BYTES >> 10} KiB, all have at most {_MAX_VARIABLES_BYTES >> 20} MiB; write "
-                "the rest into a file."
+                f"has less than {MAX_ARGUMENT_BYTES >> 10} KiB, all have at most {_MAX_VARIABLES_BYTES >> 20} MiB: "
+                "write the rest into a file."
             )
         if why := why_no_text(value):
             raise BadRequestError(
