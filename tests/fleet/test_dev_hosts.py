@@ -10,7 +10,7 @@ import sys
 import tarfile
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import psutil
@@ -87,11 +87,45 @@ def test_file_becomes_a_folder_and_a_folder_a_file(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     order = {"folder": DEV_FOLDER, "session": SESSION}
     for number, files in enumerate(({"a": "1"}, {"a/b": "2"}, {"a": "3"})):
-        tree, packed = write(tmp_path / str(number), files), io.BytesIO()
-        tree.pack(tree.listing(), files, packed)
-        packed.seek(0)
-        dev_on_host.put(order, packed)
+        put(write(tmp_path / str(number), files), order)
         assert read(Path(dev_on_host.tree_of(order))) == files
+
+
+def put(tree: LocalTree, order: dict[str, str]) -> None:
+    packed, listing = io.BytesIO(), tree.listing()
+    tree.pack(listing, listing, packed)
+    packed.seek(0)
+    dev_on_host.put(order, packed)
+
+
+@pytest.mark.parametrize(
+    "link", ["tree/lib", "tree/lib/deep", "tree", "", ".tradewind-files.new", "tree/lib/a.tradewind-new"]
+)
+def test_host_writes_and_removes_nothing_through_a_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], link: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    order = {"folder": DEV_FOLDER, "session": SESSION}
+    tree = write(tmp_path / "code", {"lib/a": "1", "lib/deep/b": "2"})
+    put(tree, order)
+    place = Path(dev_on_host.tree_of(order)).parent / link
+    elsewhere = tmp_path / "elsewhere"
+    if place.is_dir():
+        place.rename(elsewhere)
+    else:
+        elsewhere.write_text("theirs")
+    place.symlink_to(elsewhere)
+    before = read(elsewhere) if elsewhere.is_dir() else elsewhere.read_text()
+    if link.startswith("tree/lib") and elsewhere.is_dir():
+        dev_on_host.have(order)
+        assert json.loads(capsys.readouterr().out).keys() == {"lib/a"} - ({"lib/a"} if link == "tree/lib" else set())
+    with pytest.raises(SystemExit, match="is a link") if elsewhere.is_dir() else nullcontext():
+        put(tree, order)
+    (tmp_path / "code" / "lib" / "deep" / "b").unlink()
+    (tmp_path / "code" / "lib" / "a").rename(tmp_path / "code" / "a")
+    with pytest.raises(SystemExit, match="is a link") if link in ("", "tree") else nullcontext():
+        put(tree, order)
+    assert before == (read(elsewhere) if elsewhere.is_dir() else elsewhere.read_text())
 
 
 def test_symlink_out_of_folder_is_refused_by_name_before_sending(tmp_path: Path) -> None:

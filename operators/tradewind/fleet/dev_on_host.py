@@ -3,6 +3,9 @@
 The client sends the script's text, so it needs only Python's standard library, from 3.8 on. A command and its
 descendants end when the client closes their standard input. All processes carry the mark of the slice's holder, which
 ends the remaining ones when the slice is released.
+
+Only files below the folder are written or removed: a link in the place of one of its folders, which a command may have
+made there, is never followed.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import json
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tarfile
@@ -21,6 +25,7 @@ from typing import Any, BinaryIO
 
 LISTING = ".tradewind-files"
 """First entry of the tar file, and the file beside the tree: path -> size, time of change in ns, mode."""
+MAX_LISTING_BYTES = 32 << 20
 RUN_VARIABLE = "TRADEWIND_DEV_RUN"
 GRACE_S = 5.0
 
@@ -35,16 +40,15 @@ def have(order: dict[str, Any]) -> None:
     tree, found = tree_of(order), {}
     for path, (size, changed_ns, _) in _listing(tree).items():
         with suppress(OSError):
-            stat = os.lstat(os.path.join(tree, path))
-            if (stat.st_size, stat.st_mtime_ns) == (size, changed_ns):
+            facts = os.lstat(os.path.join(tree, path))
+            if _link_above(tree, path) is None and (facts.st_size, facts.st_mtime_ns) == (size, changed_ns):
                 found[path] = [size, changed_ns]
     print(json.dumps(found))
 
 
 def put(order: dict[str, Any], stream: BinaryIO) -> None:
     """Update the tree from ``stream``, a tar of a listing and new files; remove files that the listing lacks."""
-    tree = tree_of(order)
-    os.makedirs(tree, mode=0o700, exist_ok=True)
+    tree = _cwd(order)
     before = _listing(tree)
     with tarfile.open(fileobj=stream, mode="r|") as tar:
         listing = None
@@ -60,10 +64,10 @@ def put(order: dict[str, Any], stream: BinaryIO) -> None:
             _write(tree, member.name, content, *listing[member.name])
     if listing is None:
         raise ValueError("nothing was sent")
-    aside = os.path.join(os.path.dirname(tree), LISTING + ".new")
-    with open(aside, "w") as file:
-        json.dump(listing, file)
-    os.replace(aside, os.path.join(os.path.dirname(tree), LISTING))
+    file = os.path.join(os.path.dirname(tree), LISTING)
+    with _new_file(file + ".new") as opened:
+        opened.write(json.dumps(listing).encode())
+    os.replace(file + ".new", file)
 
 
 def run(order: dict[str, Any]) -> int:
@@ -137,16 +141,38 @@ def _processes_with(variable: bytes) -> list[int]:
 
 
 def _cwd(order: dict[str, Any]) -> str:
-    os.makedirs(tree_of(order), mode=0o700, exist_ok=True)
-    return tree_of(order)
+    """Return the folder with the user's files, made if needed; refuse a link in its place."""
+    tree = tree_of(order)
+    for folder in (os.path.dirname(tree), tree):
+        if os.path.islink(folder):
+            sys.exit(repr(folder) + " is a link, which leads elsewhere: remove it on the host.")
+    os.makedirs(tree, mode=0o700, exist_ok=True)
+    return tree
 
 
 def _listing(tree: str) -> dict[str, Any]:
+    """Return the listing of the files that were sent before; empty if it is not a file of ours."""
     try:
-        with open(os.path.join(os.path.dirname(tree), LISTING)) as file:
-            return {path: tuple(facts) for path, facts in json.load(file).items() if _is_inside(path)}
-    except (OSError, ValueError):
+        opened = os.open(os.path.join(os.path.dirname(tree), LISTING), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with open(opened, "rb") as file:
+            data = file.read(MAX_LISTING_BYTES) if stat.S_ISREG(os.fstat(opened).st_mode) else b"{}"
+        return {path: (*map(int, facts),) for path, facts in json.loads(data).items() if _is_inside(path)}
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError):
         return {}
+
+
+def _link_above(tree: str, path: str) -> str | None:
+    """Return the first folder of the path that is a link, and so leads elsewhere; None if none is."""
+    parts = path.split("/")
+    above = (os.path.join(tree, *parts[:count]) for count in range(1, len(parts)))
+    return next(filter(os.path.islink, above), None)
+
+
+def _new_file(path: str) -> BinaryIO:
+    """Open a file that was not there before: neither a link nor a pipe is written to."""
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+    return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb")
 
 
 def _is_inside(path: str) -> bool:
@@ -157,11 +183,13 @@ def _is_inside(path: str) -> bool:
 
 def _write(tree: str, path: str, content: Any, size: int, changed_ns: int, mode: int) -> None:
     file = os.path.join(tree, path)
+    if (link := _link_above(tree, path)) is not None:
+        sys.exit(repr(link) + " is a link, which leads elsewhere: remove it on the host, or exclude " + repr(path))
     os.makedirs(os.path.dirname(file), exist_ok=True)
     if os.path.isdir(file) and not os.path.islink(file):
         shutil.rmtree(file)  # an earlier folder of this name
     aside = file + ".tradewind-new"
-    with open(aside, "wb") as opened:
+    with _new_file(aside) as opened:
         shutil.copyfileobj(content, opened)
     os.chmod(aside, mode & 0o777)
     os.utime(aside, ns=(changed_ns, changed_ns))
@@ -169,8 +197,10 @@ def _write(tree: str, path: str, content: Any, size: int, changed_ns: int, mode:
 
 
 def _remove(tree: str, path: str) -> None:
-    """Remove a file that was sent before, and its folders that become empty."""
+    """Remove a file that was sent before, and its folders that become empty; not through a link."""
     with suppress(OSError):
+        if _link_above(tree, path) is not None:
+            return
         os.unlink(os.path.join(tree, path))
         while path := os.path.dirname(path):
             os.rmdir(os.path.join(tree, path))
