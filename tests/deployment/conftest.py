@@ -50,7 +50,8 @@ def connected(monkeypatch: pytest.MonkeyPatch) -> Callable[..., RayHook]:
 
     def connect(host: str, conn_id: str = "mine", **fields: Any) -> RayHook:
         password = fields.pop("password", None)
-        described = {"conn_type": "ray", "host": host, "password": password, "extra": fields}
+        place = {name: fields.pop(name) for name in ("port", "schema") if name in fields}
+        described = {"conn_type": "ray", "host": host, **place, "password": password, "extra": fields}
         monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(described))
         return RayHook(conn_id)
 

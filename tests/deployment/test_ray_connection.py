@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import ssl
 import subprocess
 from collections.abc import Callable, Iterator
@@ -19,7 +20,8 @@ from tests.deployment.conftest import OTHER, SECRET
 from tests.support.http_server import serving
 from tests.support.shared_clusters import TOKEN, shared_cluster
 from tradewind.hooks.ray import RayHook
-from tradewind.ray_jobs.errors import BadAddressError, RayAuthenticationError
+from tradewind.ray_jobs.api import JobsApi
+from tradewind.ray_jobs.errors import BadAddressError, RayAuthenticationError, RayUnreachableError
 from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
 from tradewind.rehearsal.local.processes import LocalStack, free_port
 from tradewind.rehearsal.local.ray import LocalRay
@@ -134,10 +136,11 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class NoDashboard(BaseHTTPRequestHandler):
-    """A server that is no Ray head."""
+    """A server that is no Ray head: a site, or below ``/login`` what redirects to it."""
 
     def do_GET(self) -> None:
-        self.send_response(200)
+        self.send_response(302 if self.path.startswith("/login/") else 200)
+        self.send_header("Location", "//me:hunter2@127.0.0.1:1/sso\x1b[2J?token=hunter2")
         self.end_headers()
         self.wfile.write(b"<html>hello</html>")
 
@@ -181,8 +184,45 @@ def test_button_names_wrong_scheme_missing_and_foreign_server(connected: Any, se
     assert "answers, but not as a Ray dashboard does" in button(connected(serve(), password=TOKEN))
     address = serve().replace("http:", "https:")
     assert "it does not speak TLS: write http:// instead of https://" in button(connected(address, password=TOKEN))
+    hook = connected(f"{serve()}/login", password=TOKEN)
+    told = button(hook)
+    assert "answers with a redirect (302) to //127.0.0.1:1/sso?[2J. It was not followed: correct the host" in told
+
+    async def ask() -> None:
+        async with JobsApi(hook.cluster()) as api:
+            await api.get_json("/api/version")
+
+    for call in (hook.get_conn, lambda: asyncio.run(ask())):
+        with pytest.raises(RayUnreachableError, match=re.escape(told)):
+            call()
     address = f"http://127.0.0.1:{free_port()}"
     assert "does not answer (ConnectionError)" in button(connected(address, password=TOKEN))
+
+
+@pytest.mark.parametrize(
+    ("host", "fields", "expected"),
+    [
+        ("10.0.0.2", {"port": 8265}, "http://10.0.0.2:8265"),
+        (" http://10.0.0.2:8265/ ", {"port": 8265}, "http://10.0.0.2:8265"),
+        ("10.0.0.2/", {"port": 8265, "schema": "https"}, "https://10.0.0.2:8265"),
+        ("https://gateway/ray/", {"port": 8265}, "https://gateway:8265/ray"),
+        ("gateway:/ray", {"port": 80}, "http://gateway:80/ray"),
+        ("::1", {"port": 8265}, "http://[::1]:8265"),
+        ("http://[::1]", {"port": 8265}, "http://[::1]:8265"),
+        ("10.0.0.2:8265", {"port": 6379}, "its host names port 8265, and its port field 6379: empty one"),
+        ("http://me:hunter2@10.0.0.2", {"port": 8265}, "its address has a user name, a query or a fragment"),
+        ("http://10.0.0.2?a=hunter2", {"port": 8265}, "its address has a user name, a query or a fragment"),
+        ("10.0.0.2:82:65", {"port": 8265}, "is no dashboard address"),
+    ],
+)
+def test_fields_of_connection_make_one_address(
+    connected: Any, host: str, fields: dict[str, Any], expected: str
+) -> None:
+    hook = connected(host, **fields)
+    if expected.startswith("http"):
+        assert hook.cluster().address == expected
+    else:
+        assert expected in (told := button(hook)) and "hunter2" not in told
 
 
 def test_button_names_wrong_token_source_and_address(connected: Any, token_file: Path) -> None:

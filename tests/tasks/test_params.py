@@ -119,6 +119,38 @@ def test_builtin_params_are_no_run_values() -> None:
     assert values.params == {"lr": 0.1}
 
 
+@pytest.mark.parametrize(
+    ("param", "given", "expected"),
+    [
+        (0.5, "1", "1.0"),
+        (1, "2.0", "2"),
+        (None, "2.0", "2"),
+        (True, "true", "true"),
+        (Param(None, type=["number", "null"]), "1", "1.0"),
+        (Param("a", type="string"), "1.0", "1.0"),
+        ([0.5, 1.0], "[0.5, 1]", "[0.5, 1.0]"),
+        ([1, 0.5], "[1, 0.5, 2]", "[1, 0.5, 2.0]"),
+        ([], "[2.0, {}]", "[2, {}]"),
+        (Param([], type="array", items={"type": "number"}), "[1]", "[1.0]"),
+        ({"a": 1.0, "b": [[0.5]]}, '{"a": 1, "b": [[1, 2]], "c": 3}', '{"a": 1.0, "b": [[1.0, 2.0]], "c": 3.0}'),
+        ({"a": {"b": 1}}, '{"a": {"b": 1.0, "c": "1.0"}}', '{"a": {"b": 1, "c": "1.0"}}'),
+        (Param({}, properties={"a": {"type": "integer"}}), '{"a": 1.0, "b": 1e300}', '{"a": 1, "b": 1e+300}'),
+        (0.5, str(10**400), str(10**400)),
+    ],
+)
+def test_number_from_json_gets_type_of_its_default(param: Any, given: str, expected: str) -> None:
+    values = ExperimentSettings().values_for(
+        make(params={"p": param}), {"p": json.loads(given)}, None, (None, None), pendulum.now()
+    )
+    assert json.dumps(values.params["p"]) == expected
+
+
+def test_deep_value_of_a_param_is_refused_by_name() -> None:
+    deep = json.loads("[" * 900 + "]" * 900)
+    with pytest.raises(ExperimentError, match=r"param 'p'.* is nested more than 100 levels deep"):
+        ExperimentSettings().values_for(make(params={"p": []}), {"p": deep}, None, (None, None), pendulum.now())
+
+
 @pytest.mark.parametrize(("length_h", "night"), [(0, "2026-03-07"), (23, "2026-03-08")])
 def test_empty_data_interval_counts_as_none(length_h: int, night: str) -> None:
     """In New York, 02:00 does not exist on 8 March 2026, so a manual run of ``0 2 * * *`` gets an empty interval."""
@@ -127,6 +159,20 @@ def test_empty_data_interval_counts_as_none(length_h: int, night: str) -> None:
     values = settings.values_for(make(), {}, None, interval, pendulum.datetime(2026, 3, 8, 16))
     assert str(values.night) == night
     assert (values.data_interval_start is None) == (length_h == 0)
+
+
+@pytest.mark.parametrize("schedule", [None, "@once", "@continuous", "@daily", "0 3 * * 1"])
+def test_any_date_may_be_backfilled_unless_dag_catches_up(schedule: str | None) -> None:
+    """Airflow makes no tasks in runs before the start date."""
+    stored = DagSerialization.from_dict(DagSerialization.to_dict(make(schedule=schedule)))
+    assert stored.start_date == (None if schedule in ("@once", "@continuous") else pendulum.datetime(1970, 1, 1))
+    assert (stored.max_active_runs == 1) == (schedule == "@continuous")
+    start = pendulum.datetime(2024, 1, 1)
+    assert make(schedule=schedule, catchup=True, start_date=start).start_date == start
+    assert make(schedule=schedule, catchup=True, default_args={"start_date": start}).start_date == start
+    if schedule is not None:
+        with pytest.raises(ExperimentError, match=r"'made': catchup needs a start_date, at which the first run starts"):
+            make(schedule=schedule, catchup=True)
 
 
 # ---- concurrency

@@ -15,7 +15,9 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from ipaddress import IPv6Address
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
@@ -309,6 +311,12 @@ def cluster_of(connection: Connection) -> RayCluster:
     It may read a file or query Secret Manager.
     """
     address = address_of(connection)
+    named = _port(connection.host or "")
+    if connection.port and named not in (None, connection.port):
+        raise BadAddressError(
+            f"Connection {connection.conn_id!r}: its host names port {named}, and its port field "
+            f"{connection.port}: empty one of them."
+        )
     verify = _verify(connection.extra_dejson, connection.conn_id)
     RayCluster(connection.conn_id, address)  # an invalid address is reported first
     return RayCluster(connection.conn_id, address, token_of(connection), verify)
@@ -316,11 +324,23 @@ def cluster_of(connection: Connection) -> RayCluster:
 
 def address_of(connection: Connection) -> str:
     """Return the address in the fields of ``connection``, valid or not."""
-    host = connection.host or ""
+    host = (connection.host or "").strip().rstrip("/")
+    with suppress(ValueError):
+        host = f"[{IPv6Address(host)}]"
     address = host if "://" in host else f"{connection.schema or 'http'}://{host}"
-    if connection.port and not address.rpartition(":")[2].isdigit():
-        address = f"{address}:{connection.port}"
+    if connection.port and _port(address) is None:
+        scheme, _, rest = address.partition("://")
+        place, slash, path = rest.partition("/")
+        address = f"{scheme}://{place.removesuffix(':')}:{connection.port}{slash}{path}"
     return address
+
+
+def _port(address: str) -> int | None:
+    """Return the port that ``address`` names, with or without a scheme; None also if it is invalid."""
+    try:
+        return urlsplit(address if "://" in address else f"//{address}").port
+    except ValueError:
+        return None
 
 
 def _verify(extra: Mapping[str, Any], conn_id: str) -> bool | str:

@@ -49,11 +49,13 @@ from tradewind.steps import (
     ResolvedStep,
     TpuSlice,
     UnknownRunValueError,
+    check_bounded,
     resolve,
+    truncated_repr,
     wanted_steps,
 )
 from tradewind.steps.paths import is_absolute
-from tradewind.steps.run_values import RunValue, RunValueKind, param_default
+from tradewind.steps.run_values import RunValue, RunValueKind, coerce_param, param_default
 from tradewind.storage import Roots, StorageError
 from tradewind.tasks.jobs.exposed_secrets import check_spec
 from tradewind.tasks.jobs.placement import check_slice_types
@@ -100,7 +102,10 @@ class ScriptValues:
             UnknownRunValueError: The experiment has no such param, or another value is wanted.
         """
         if wanted.kind is RunValueKind.PARAM and wanted.name is not None and wanted.name in self.params:
-            return param_default(self.params[wanted.name])
+            param = self.params[wanted.name]
+            default = param_default(param)
+            check_bounded(default, f"param {truncated_repr(wanted.name)}", is_finite=True)
+            return coerce_param(default, getattr(param, "schema", None), default)
         raise UnknownRunValueError(
             f"{wanted!s} has no value in a script, which has only the defaults of its params: write the value into the "
             "config, or run the experiment as a DAG."

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import pendulum
-from airflow.sdk import DAG, CronDataIntervalTimetable
+from airflow.sdk import DAG, CronDataIntervalTimetable, conf
 from airflow.sdk import Param as AirflowParam
 
 from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError, slice_type
@@ -47,6 +47,8 @@ _PARSE_TIME_PREFIX = "prefix:"
 _DEFAULTS = {"retries": 3, "retry_delay": timedelta(seconds=10)}
 _MAX_TASK_ID = 240
 """Of Airflow's 250 characters; the others are for a number."""
+_AT_ONCE = ("@once", "@continuous")
+"""Schedules that are no cron texts. Their first run is due now, or at the start date, if there is one."""
 _CPU_POOL, _GPU_POOL = "cpu", "gpu"
 
 
@@ -91,10 +93,12 @@ def build_dag(
     with DAG(
         dag_id,
         schedule=(  # a cron text means data intervals: a night's data ends when its run starts
-            CronDataIntervalTimetable(schedule, timezone=settings.timezone) if isinstance(schedule, str) else schedule
+            CronDataIntervalTimetable(schedule, timezone=settings.timezone)
+            if isinstance(schedule, str) and schedule not in _AT_ONCE
+            else schedule
         ),
         params={name: _airflow_param(param) for name, param in params.items()},
-        **_dag_arguments(dag_id, dag_arguments, settings, options.max_concurrent),
+        **_dag_arguments(dag_id, schedule, dag_arguments, settings, options.max_concurrent),
     ) as dag:
         plan = PlanOperator(
             task_id=PLAN_TASK_ID,
@@ -158,11 +162,20 @@ def _with_author_places(
 
 
 def _dag_arguments(
-    dag_id: str, given: Mapping[str, Any], settings: ExperimentSettings, max_concurrent: int | None
+    dag_id: str, schedule: Any, given: Mapping[str, Any], settings: ExperimentSettings, max_concurrent: int | None
 ) -> dict[str, Any]:
     arguments = dict(given)
     arguments["default_args"] = _DEFAULTS | arguments.get("default_args", {})
-    arguments.setdefault("start_date", pendulum.datetime(2026, 1, 1, tz=settings.timezone))
+    if "start_date" not in arguments and "start_date" not in arguments["default_args"]:
+        if schedule is not None and arguments.get("catchup", conf.getboolean("scheduler", "catchup_by_default")):
+            raise ExperimentError(
+                f"DAG {dag_id!r}: catchup needs a start_date, at which the first run starts: give "
+                "start_date=datetime(2026, 1, 1), or catchup=False."
+            )
+        if schedule not in _AT_ONCE:  # Airflow runs no task before it, and any date may be backfilled
+            arguments["start_date"] = pendulum.datetime(1970, 1, 1, tz=settings.timezone)
+    if schedule == "@continuous":
+        arguments.setdefault("max_active_runs", 1)
     if max_concurrent is not None:
         if "max_active_tasks" in arguments:
             raise ExperimentError(f"DAG {dag_id!r}: give max_concurrent or max_active_tasks, not both.")

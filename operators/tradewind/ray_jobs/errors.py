@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
 from tradewind.text import escape_control_characters, single_line
 
@@ -65,17 +65,21 @@ def token_refused(cluster: RayCluster) -> str:
 
 def redirected(cluster: RayCluster, status: int, location: str | None) -> str:
     """Return the message for a redirect, which no client follows, since it would pass the token on."""
-    try:
-        parts = urlsplit(location or "")
-        place = f"{parts.scheme}://{parts.hostname}" if parts.hostname else "itself"
-        port = f":{parts.port}" if parts.port else ""
-    except ValueError:
-        place, parts, port = "elsewhere", urlsplit(""), ""
-    leads = single_line(place + port + parts.path) if parts.hostname else single_line(f"{place} {parts.path}".strip())
     return (
-        f"{cluster} answers with a redirect ({status}) that leads to {leads}. It was not followed: correct the host of "
-        f"connection {cluster.name!r}, or let the ingress in front of the dashboard pass requests on."
+        f"{cluster} answers with a redirect ({status}) to {_without_secrets(location or '')}. It was not followed: "
+        f"correct the host of connection {cluster.name!r}, or let the ingress in front of the dashboard pass requests "
+        "on."
     )
+
+
+def _without_secrets(url: str) -> str:
+    """Return ``url`` without user, query and fragment."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "an invalid address"
+    shown = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    return single_line(shown) or "no address"
 
 
 def unreachable(cluster: RayCluster, error: Exception) -> str:

@@ -7,7 +7,6 @@ backfill share the steps that do not depend on the date.
 from __future__ import annotations
 
 import datetime
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -162,18 +161,44 @@ def param_default(param: Any) -> Any:
     return param.default if isinstance(param, Param) else getattr(param, "value", param)
 
 
-def coerce_param(value: Any, json_type: str | list[str] | None, default: Any) -> Any:
-    """Convert ``value`` to its param's schema: JSON mixes ``1`` and ``1.0``, but they hash differently.
+def coerce_param(value: Any, schema: Any, default: Any) -> Any:
+    """Convert the numbers in ``value`` to their schema: JSON mixes ``1`` and ``1.0``, but they hash differently.
 
-    Without a schema the type of the default decides. An invalid value is returned unchanged: the schema's validation
-    refuses it.
+    Without a schema the type of the default decides, for each number in lists and dictionaries too; where the default
+    has none, whole numbers are integers. An invalid value is returned unchanged: the schema's validation refuses it.
+
+    Args:
+        value: What the run has; not too deep to be walked.
     """
+    schema = schema if isinstance(schema, Mapping) else {}
+    if isinstance(value, list):
+        defaults = list(default) if isinstance(default, (list, tuple)) else []
+        typical = [*defaults, *[_typical(defaults)] * (len(value) - len(defaults))]
+        items = schema.get("items")
+        return [coerce_param(each, items, one) for each, one in zip(value, typical, strict=False)]
+    if isinstance(value, dict):
+        by_key = default if isinstance(default, Mapping) else {}
+        fields, others = schema.get("properties") or {}, schema.get("additionalProperties")
+        other = _typical(list(by_key.values()))
+        return {key: coerce_param(each, fields.get(key, others), by_key.get(key, other)) for key, each in value.items()}
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return value
+    try:
+        return _as_number(value, schema.get("type"), default)
+    except (OverflowError, ValueError):  # an infinity, NaN, or a whole number that no float can be
+        return value
+
+
+def _typical(defaults: list[Any]) -> Any:
+    """Return the default of a value that the default lacks: a fraction if there is one, else the first."""
+    return next((each for each in defaults if isinstance(each, float)), defaults[0] if defaults else None)
+
+
+def _as_number(value: float, json_type: str | list[str] | None, default: Any) -> float:
     types = [json_type] if isinstance(json_type, str) else list(json_type or [])
     if not types and isinstance(default, (int, float)) and not isinstance(default, bool):
         types = ["number" if isinstance(default, float) else "integer"]
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        return value
+    if not types and abs(value) < 2**53:
+        types = ["integer"]
     wanted = [_NUMBER_TYPES[name] for name in types if name in _NUMBER_TYPES]
-    if len(wanted) != 1 or wanted[0](value) != value:
-        return value
-    return wanted[0](value)
+    return value if len(wanted) != 1 or wanted[0](value) != value else wanted[0](value)

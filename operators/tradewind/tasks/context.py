@@ -18,7 +18,15 @@ from tradewind.plans.output_locations import check_output_places
 from tradewind.plans.prefixes import choose_cluster, choose_prefix
 from tradewind.ray_jobs.errors import RayJobsError
 from tradewind.records.lease import HEARTBEAT_S
-from tradewind.steps import ExecutorStep, ResolvedExperiment, RunValues, coerce_param, resolve
+from tradewind.steps import (
+    ExecutorStep,
+    ResolvedExperiment,
+    RunValues,
+    check_bounded,
+    coerce_param,
+    resolve,
+    truncated_repr,
+)
 from tradewind.steps.amounts import check_amount
 from tradewind.storage import Roots
 from tradewind.tasks.params import PREFIX, is_builtin_param, without_run_params
@@ -149,7 +157,9 @@ def _params(dag: DAG, given: Mapping[str, Any]) -> dict[str, Any]:
         if name == PREFIX and value is None and is_builtin_param(declared.get_param(name)):
             continue  # an empty field of the trigger form
         param = declared.get_param(name) if name in declared else None
-        params[name] = coerce_param(value, param.schema.get("type"), param.value) if param is not None else value
+        check_bounded(value, f"param {truncated_repr(name)}", is_finite=True)
+        schema, default = (param.schema, param.value) if param is not None else (None, None)
+        params[name] = coerce_param(value, schema, default)
     return params
 
 
