@@ -20,6 +20,7 @@ from tradewind.serialization.references import CodeFolder
 from tradewind.steps import ExecutorStep, InputName, this_output_path, versioned
 
 REPOSITORY = Path(__file__).parents[2]
+CODE = CodeFolder(REPOSITORY)
 TIMEOUT_S = 60.0
 
 
@@ -113,4 +114,4 @@ def run(steps: Sequence[ExecutorStep | InputName], prefix: Path, **options: Any)
     """Run the steps as a script does; options unknown to ``run_experiment`` select steps."""
     names = ("max_concurrent", "dry_run", "caller")
     engine = {name: options.pop(name) for name in names if name in options}
-    return run_experiment(steps, str(prefix), CodeFolder(REPOSITORY), selection=Selection(**options), **engine)
+    return run_experiment(steps, str(prefix), CODE, selection=Selection(**options), **engine)

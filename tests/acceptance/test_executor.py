@@ -18,6 +18,7 @@ from tradewind.local.run import ExperimentFailedError, PreviousTaskFailedError
 from tradewind.records import lease_store
 from tradewind.records.lease import Phase, lease_path, new_owner_id
 from tradewind.records.record import Status, read_record, read_status, status_path
+from tradewind.serialization.spec import step_spec
 from tradewind.steps import (
     ExecutorStep,
     InputName,
@@ -60,6 +61,7 @@ def test_executor(store: Path, log: str) -> None:
     assert [(info["name"], info["output_path"]) for info in experiment["steps"]] == [("a", paths[a]), ("b", paths[b])]
     assert experiment["steps"][1]["config"] == called
     assert experiment["steps"][1]["version"] == resolved(b).version
+    assert step_spec(resolved(b), parts.CODE).load_config() == resolved(b).config
     for info in experiment["steps"]:
         assert read_status(info["output_path"]) is Status.SUCCESS
         assert json.loads(Path(info["output_path"], ".executor_info").read_text()) == info

@@ -11,19 +11,14 @@ from typing import Any
 import pytest
 
 from tests.acceptance import parts
-from tests.acceptance.parts import REPOSITORY, Config, calls, ran, run, step
-from tradewind.attempts.decisions import TaskIdentity
+from tests.acceptance.parts import CODE, Config, calls, ran, run, step
 from tradewind.local import step as local_step
 from tradewind.local.run import ExperimentFailedError
-from tradewind.local.step import Drivers, FunctionFailedError, LocalStep, LocalStepFailedError, make_output
-from tradewind.plans.plan import Decision, PlannedStep
-from tradewind.serialization.references import CodeFolder
+from tradewind.local.step import FunctionFailedError, LocalStepFailedError
 from tradewind.serialization.spec import encode_resources, step_spec
 from tradewind.steps import Cpu, ExecutorStep, TpuSlice, output_path_of, remote, resolve, this_output_path, versioned
 
 pytestmark = pytest.mark.slow
-
-CODE = CodeFolder(REPOSITORY)
 
 
 @remote(num_cpus=4, resources={"head": 1})
@@ -42,26 +37,13 @@ def artifact(output: str) -> Path:
     return Path(output, ".artifact.json")
 
 
-def test_resolve_binds_config_and_keeps_dependencies() -> None:
-    parent = step("parent")
-    child = step("child", n=3, input_path=output_path_of(parent, "x"))
-    experiment = resolve([child], "/p")
-    bound, parents = experiment.of(child), [experiment.of(parent)]
-    assert bound.config == Config(f"{parents[0].output_path}/x", bound.output_path, 3)
-    assert [*bound.dependencies] == parents
-    assert step_spec(bound, CODE).load_config() == bound.config
-
-
-def test_remote_function_keeps_options_and_plain_stays_plain() -> None:
-    assert spec_of(step("a", with_options)).ray_task == {"num_cpus": 4, "resources": {"head": 1}}
-    assert spec_of(step("a", without_options)).ray_task == {}
-    assert spec_of(step("a")).ray_task is None
-
-
-def test_explicit_resources_override_function_decorator() -> None:
-    marked = dataclasses.replace(step("a", with_options), resources=TpuSlice("v4-8"))
-    assert spec_of(marked).load_resources() == TpuSlice("v4-8")
-    assert spec_of(step("a", with_options)).resources == encode_resources(Cpu())
+def test_remote_function_keeps_options_unless_step_names_resources() -> None:
+    options = spec_of(step("a", with_options))
+    assert options.ray_task == {"num_cpus": 4, "resources": {"head": 1}}
+    assert options.resources == encode_resources(Cpu())
+    assert [spec_of(step("a", fn)).ray_task for fn in (without_options, parts.work)] == [{}, None]
+    explicit = dataclasses.replace(step("a", with_options), resources=TpuSlice("v4-8"))
+    assert spec_of(explicit).load_resources() == TpuSlice("v4-8")
 
 
 def test_hashes_are_stable_across_prefixes_and_paths_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,33 +105,6 @@ def test_failure_names_causes_and_stops_only_readers(store: Path, log: str) -> N
     original = failed.__cause__
     assert isinstance(original, FunctionFailedError) and str(original) == "ValueError: not allowed yet"
     assert "in fail_until_allowed" in original.__notes__[0]
-
-
-def test_max_concurrent_must_be_positive() -> None:
-    with pytest.raises(ValueError, match="max_concurrent must be a positive integer, got 0"):
-        run([], Path("/p"), max_concurrent=0)
-
-
-def test_finished_step_prunes_inputs_while_siblings_run(store: Path, log: str) -> None:
-    first, second, third = chain(log)
-    paths = run([second], store)
-    for file in Path(paths[first]).iterdir():
-        if file.is_file():
-            file.unlink()
-    sibling = step("sibling", n="sibling", log=log)
-    run([third, sibling], store)
-    assert sorted(ran(log), key=str) == [1, 2, 3, "sibling"]
-
-
-def test_step_with_vanished_input_does_not_run(store: Path, log: str) -> None:
-    first, second, _ = chain(log)
-    found = resolve([second], str(store)).of(second)
-    planned = PlannedStep("second", "second", found.hash, found.output_path, Decision.RUN, "never ran")
-    local = LocalStep(found, step_spec(found, CODE), planned)
-    with pytest.raises(LocalStepFailedError, match=r"reads step 'first', which has no finished output at .*/first-\w+"):
-        make_output(local, Drivers(REPOSITORY, has_labels=False), TaskIdentity({}))
-    assert ran(log) == []
-    assert not Path(found.output_path).exists()
 
 
 def test_dead_driver_fails_step_without_delaying_next_run(store: Path, log: str) -> None:

@@ -11,6 +11,7 @@ from typing import NoReturn, TypeVar
 
 import pytest
 
+from tests.support.claims import lease_at
 from tradewind import ExecutorStep
 from tradewind.attempts.decisions import JobResult, NextAction, RerunRequest, TaskIdentity
 from tradewind.attempts.protocol import (
@@ -120,9 +121,7 @@ def claim(step_lease: StepLease, over: Lease | None = None) -> ClaimedAttempt:
 
 
 def lease_of(step_lease: StepLease) -> Lease:
-    lease = step_lease.read().lease
-    assert lease is not None
-    return lease
+    return lease_at(step_lease.path)
 
 
 def begin(step_lease: StepLease) -> HeldLease:
@@ -130,8 +129,7 @@ def begin(step_lease: StepLease) -> HeldLease:
 
 
 def end(step_lease: StepLease, phase: Phase) -> None:
-    held = step_lease.store.read()
-    assert held is not None
+    assert (held := step_lease.store.read()) is not None
     step_lease.store.change(held, phase=phase)
 
 
@@ -144,8 +142,7 @@ def commit(step_lease: StepLease, claimed: ClaimedAttempt) -> None:
 
 
 def step_lease_by(by: dict[str, object], tmp_path: Path) -> StepLease:
-    step = ExecutorStep("made", posixpath.join, {})
-    return StepLease(resolve([step], str(tmp_path)).of(step), by)
+    return StepLease(resolve([ExecutorStep("made", posixpath.join, {})], str(tmp_path)).steps[0], by)
 
 
 @pytest.fixture

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from tests.support.claims import lease_at
 from tests.support.waiting import until
 from tradewind.attempts.renewal import LeaseEndReason, LeaseRenewer
-from tradewind.records.lease import Lease, Phase
+from tradewind.records.lease import Phase
 from tradewind.records.lease_store import LeaseClaim, LeaseStore
 from tradewind.storage.backends import StoreRefusedError
 from tradewind.storage.errors import LeaseLostError, StoreUnavailableError
@@ -70,11 +71,7 @@ def faults() -> Iterator[Faults]:
 
 
 class Owner:
-    """An owner of a lease with its clock, its renewer, and the reasons for which that ended the work.
-
-    Args:
-        idle_s: Seconds between the start of the attempt and that of the renewer.
-    """
+    """An owner whose renewer begins ``idle_s`` after the attempt, and the reasons for which that ended the work."""
 
     def __init__(self, faults: Faults, heartbeat_s: float = 30.0, idle_s: float = 0.0) -> None:
         self.clock = Clock()
@@ -88,17 +85,17 @@ class Owner:
 
     def await_renewal(self) -> None:
         """Advance the clock by a heartbeat interval and wait for the renewal."""
-        counter = lease().counter
+        counter = lease_at(PATH).counter
         self.clock.time += 1.5 * QUICK_S
-        until(lambda: lease().counter > counter)
+        until(lambda: lease_at(PATH).counter > counter)
 
     def assert_may_not_write(self) -> None:
-        before = lease()
+        before = lease_at(PATH)
         with pytest.raises(LeaseLostError):
             self.renewer.check()
         with pytest.raises(LeaseLostError):
             self.renewer.finish(phase=Phase.COMMITTED, digest="abc")
-        assert lease() == before
+        assert lease_at(PATH) == before
 
 
 def take_over() -> None:
@@ -107,15 +104,8 @@ def take_over() -> None:
 
 
 def end_lease() -> None:
-    held = LeaseStore(PATH).read()
-    assert held is not None
+    assert (held := LeaseStore(PATH).read()) is not None
     LeaseStore(PATH).change(held, phase=Phase.STOPPED)
-
-
-def lease() -> Lease:
-    held = LeaseStore(PATH).read()
-    assert held is not None
-    return held.lease
 
 
 def test_it_renews_until_the_end_of_the_block_and_not_after(faults: Faults) -> None:
@@ -132,7 +122,7 @@ def test_it_reads_more_often_than_it_renews(faults: Faults) -> None:
     for seconds, renewals in ((5.0, 0), (29.0, 0), (30.0, 1), (59.0, 1), (60.0, 2)):
         owner.clock.time = 1000.0 + seconds
         owner.renewer.check_lease()
-        assert lease().counter == owner.held.lease.counter + renewals
+        assert lease_at(PATH).counter == owner.held.lease.counter + renewals
 
 
 def test_commit_ends_renewal_and_notifies_listener(faults: Faults) -> None:
@@ -140,7 +130,7 @@ def test_commit_ends_renewal_and_notifies_listener(faults: Faults) -> None:
     with owner.renewer:
         committed = owner.renewer.finish(phase=Phase.COMMITTED, digest="abc")
         until(lambda: set(threading.enumerate()) <= others)
-        assert lease() == committed.lease
+        assert lease_at(PATH) == committed.lease
     assert (committed.lease.phase, owner.renewer.end) == (Phase.COMMITTED, None)
     assert owner.renewed == [owner.held.written_at, math.inf], "no process is fenced any more"
 
@@ -177,10 +167,10 @@ def test_lease_owner_stops_writing_after_takeover(faults: Faults) -> None:
 def test_commit_detects_lost_lease_before_next_check(faults: Faults) -> None:
     owner = Owner(faults)
     take_over()
-    taken = lease()
+    taken = lease_at(PATH)
     with owner.renewer, pytest.raises(LeaseLostError):
         owner.renewer.finish(phase=Phase.COMMITTED, digest="abc")
-    assert lease() == taken
+    assert lease_at(PATH) == taken
 
 
 @pytest.mark.parametrize("change", [take_over, end_lease])
@@ -216,7 +206,7 @@ def test_store_outage_beyond_fencing_interval_fences_owner(faults: Faults, outag
     assert owner.ends == [LeaseEndReason.FENCED]
     faults.error = None
     owner.assert_may_not_write()
-    assert lease().phase is Phase.RUNNING
+    assert lease_at(PATH).phase is Phase.RUNNING
 
 
 def test_owner_frozen_since_start_may_not_write_past_deadline(faults: Faults) -> None:
@@ -289,7 +279,7 @@ def test_commit_with_lost_response_is_not_a_lost_lease(faults: Faults) -> None:
     with pytest.raises(StoreUnavailableError):
         renewer.finish(phase=Phase.COMMITTED, digest="abc")
     renewer.check_lease()  # the owner reads a lease that its unanswered write has ended
-    assert renewer.finish(phase=Phase.COMMITTED, digest="abc").lease == lease()
+    assert renewer.finish(phase=Phase.COMMITTED, digest="abc").lease == lease_at(PATH)
 
 
 def test_one_refusal_does_not_end_the_thread_that_renews(faults: Faults) -> None:

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.claims import lease_at
 from tradewind import ExecutorStep
 from tradewind.attempts.step_lease import ClaimedAttempt, MissingInputError, StepLease
 from tradewind.records.attempts import AttemptError, AttemptOutcome
-from tradewind.records.lease import Lease, Phase
+from tradewind.records.lease import Phase
 from tradewind.records.lease_store import LeaseStore
 from tradewind.serialization.references import CodeFolder
-from tradewind.serialization.spec import step_spec
+from tradewind.serialization.spec import StepSpec, step_spec
 from tradewind.steps import ResolvedStep, resolve
 from tradewind.storage.errors import RecordTooLargeError
 from tradewind.storage.files import write_text
@@ -35,11 +36,11 @@ def claimed(made: StepLease) -> ClaimedAttempt:
 
 
 def claim(step_lease: StepLease) -> ClaimedAttempt | None:
-    return claim_over(step_lease, step_lease.read().lease)
+    return step_lease.claim(step_lease.read().lease, lambda: spec_of(step_lease))
 
 
-def claim_over(step_lease: StepLease, over: Lease | None) -> ClaimedAttempt | None:
-    return step_lease.claim(over, lambda: step_spec(step_lease.step, CodeFolder(Path("/nowhere"))))
+def spec_of(step_lease: StepLease) -> StepSpec:
+    return step_spec(step_lease.step, CodeFolder(Path("/nowhere")))
 
 
 def outcome_of(step_lease: StepLease) -> AttemptOutcome | None:
@@ -49,22 +50,21 @@ def outcome_of(step_lease: StepLease) -> AttemptOutcome | None:
 
 
 def phase_of(step_lease: StepLease) -> Phase | None:
-    lease = step_lease.read().lease
-    return lease.phase if lease is not None else None
+    return lease_at(step_lease.path).phase
 
 
 def test_claim_fails_over_lease_changed_since_read(made: StepLease, claimed: ClaimedAttempt) -> None:
     store = LeaseStore(made.path)
     store.change(store.take_over(claimed.attempt.job, "owner"), phase=Phase.COMMITTED, digest="abc")
     for read_before in (None, claimed.held.lease):
-        assert claim_over(made, read_before) is None
-    held = store.read()
-    assert held is not None and (held.lease.phase, held.lease.digest) == (Phase.COMMITTED, "abc")
+        assert made.claim(read_before, lambda: spec_of(made)) is None
+    lease = lease_at(made.path)
+    assert (lease.phase, lease.digest) == (Phase.COMMITTED, "abc")
 
 
 @pytest.mark.slow
 def test_too_large_attempt_is_not_claimed(made: StepLease) -> None:
-    large = replace(step_spec(made.step, CodeFolder(Path(__file__).parent)), config={"text": "x" * (33 << 20)})
+    large = replace(spec_of(made), config={"text": "x" * (33 << 20)})
     with pytest.raises(RecordTooLargeError, match="write large values to a file"):
         made.claim(None, lambda: large)
     assert made.store.read() is None
@@ -96,16 +96,11 @@ def test_next_claim_records_failure_after_interrupted_ending(made: StepLease, cl
     assert outcome_of(made) is AttemptOutcome.FAILED
 
 
-def test_attempt_taken_over_by_owner_is_not_ended_as_unstarted(made: StepLease, claimed: ClaimedAttempt) -> None:
-    LeaseStore(made.path).take_over(claimed.attempt.job, "owner")
-    assert not made.end_lost_attempt(claimed.held.lease)
-    assert outcome_of(made) is None
-
-
 def test_end_lost_attempt_matches_exited_owner_only(made: StepLease, claimed: ClaimedAttempt) -> None:
     owned = LeaseStore(made.path).take_over(claimed.attempt.job, "owner").lease
-    assert not made.end_lost_attempt(replace(owned, incarnation="another"))
-    assert outcome_of(made) is None
+    for other in (claimed.held.lease, replace(owned, incarnation="another")):
+        assert not made.end_lost_attempt(other)
+        assert outcome_of(made) is None
     assert made.end_lost_attempt(owned)
     assert (phase_of(made), outcome_of(made)) == (Phase.STOPPED, AttemptOutcome.LOST)
 

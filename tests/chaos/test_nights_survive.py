@@ -15,8 +15,7 @@ import pytest
 
 from tests.chaos.runs.environment import RunsEnvironment, running_environment
 from tests.chaos.runs.faults import COMMON, FaultMaker, RunFault
-from tests.chaos.runs.traces import Execution, overlaps
-from tests.chaos.runs.verifier import violations
+from tests.chaos.runs.verifier import Execution, overlaps, violations
 from tests.support.waiting import until
 from tradewind.rehearsal.local.airflow import LocalAirflow
 from tradewind.rehearsal.local.airflow_api import FINISHED_RUN_STATES, AirflowApiError

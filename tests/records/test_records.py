@@ -1,12 +1,11 @@
-"""Status, step and experiment info, and attempts keep the formats of E20 and of older executors."""
+"""Status, info and attempts keep the formats of E20 and of older executors; an output has at most one pin."""
 
 from __future__ import annotations
 
 import datetime
+import functools
 import json
-import os
-import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from tradewind.records.attempts import (
     write_attempt,
 )
 from tradewind.records.info_files import step_info, write_experiment_info, write_step_info
+from tradewind.records.pins import Pin, add_pin, is_pinned, pin_path, read_pins, remove_pin
 from tradewind.records.record import Status, parse_status, read_status, read_statuses, write_status
 from tradewind.steps import ExecutorStep, lazy, output_path_of, resolve, this_output_path, versioned
 from tradewind.storage.files import read_text
@@ -158,25 +158,38 @@ def test_same_experiment_writes_one_file_naming_first_run(local_prefix: str) -> 
     assert json.loads(read_text(first) or "")["git_commit"] == "aaa"
 
 
-HASHED = """
-import functools, sys
-from tests.records.test_records import Config, Named, infos
-from tradewind.records.info_files import write_experiment_info
-steps = infos(sys.argv[1], transform=[infos, functools.partial(infos, "x"), Named(), Config(1).__eq__, len])
-print(write_experiment_info(sys.argv[1], "nightly", steps, "here.py", None))
-"""
+def test_info_path_is_stable_with_functions_and_objects(tmp_path: Path) -> None:
+    named = [Named(), Named()]  # both are alive, so their addresses differ
+    paths = []
+    for one in named:
+        transform = [infos, functools.partial(infos, "x"), one, Config(1).__eq__, len]
+        paths.append(write_experiment_info(str(tmp_path), "n", infos(str(tmp_path), transform=transform), "x.py", None))
+    assert paths[0] == paths[1]
+    config = json.loads(Path(paths[0]).read_text())["steps"][0]["config"]
+    assert (config["transform"][0], config["transform"][4]) == ("tests.records.test_records.infos", "builtins.len")
 
 
-@pytest.mark.slow
-def test_info_path_stable_across_processes_with_functions(tmp_path: Path) -> None:
-    def path_in_process(seed: str) -> str:
-        env = os.environ | {"PYTHONHASHSEED": seed}
-        command = [sys.executable, "-c", HASHED, str(tmp_path)]
-        root = Path(__file__).parents[2]
-        return subprocess.run(command, env=env, cwd=root, capture_output=True, text=True, check=True).stdout.strip()
+# ---- pins
 
-    path = path_in_process("1")
-    assert path_in_process("2") == path
-    config = json.loads(Path(path).read_text())["steps"][0]["config"]
-    assert config["transform"][0] == "tests.records.test_records.infos"
-    assert config["transform"][4] == "builtins.len"
+
+def test_pin_exists_for_its_output_until_removed(prefix: str) -> None:
+    train, eval_ = (
+        Pin(f"{prefix}/train-111111", "ada", "2026-03-01T00:00:00+00:00", "for the paper"),
+        Pin(f"{prefix}/deep/eval-222222", "ada", "2026-03-01T00:00:00+00:00"),
+    )
+    assert read_pins(prefix) == []
+    assert add_pin(prefix, train) and add_pin(prefix, eval_)
+    assert read_pins(prefix) == [eval_, train]
+    assert is_pinned(train.path) and is_pinned(eval_.path) and not is_pinned(f"{prefix}/train-333333")
+    assert pin_path(prefix, train.path).startswith(f"{prefix}/.tradewind/pins/")
+    assert remove_pin(prefix, train.path)
+    assert not remove_pin(prefix, train.path)
+    assert read_pins(prefix) == [eval_]
+
+
+def test_first_of_concurrent_pins_counts(prefix: str) -> None:
+    pins = [Pin(f"{prefix}/train-111111", f"user {number}", "now") for number in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        were_set = list(pool.map(lambda pin: add_pin(prefix, pin), pins))
+    assert were_set.count(True) == 1
+    assert read_pins(prefix) == [pins[were_set.index(True)]]

@@ -133,19 +133,6 @@ def test_plan_blocks_step_and_names_lease_and_remedy(
     assert f"The lease {lease_path(damaged.output_path)} cannot be read" in warning and "remove it with `rm" in warning
 
 
-@pytest.mark.usefixtures("damaged")
-def test_unused_unreadable_lease_blocks_no_step(steps: list[ResolvedStep]) -> None:
-    tidy = steps[1]
-    made = StepLease(tidy, {}).store
-    held = made.claim(None, LeaseClaim(1, "job", "", {}, tidy.digest))
-    assert held is not None
-    made.change(held, phase=Phase.COMMITTED)
-    outputs = read_outputs([step.output_path for step in steps])
-    plan = plan_now("/p", [(step.name, step) for step in steps], {"tidy"}, outputs)
-    assert [step.decision.value for step in plan.steps] == ["PRUNED", "REUSE"]
-    assert plan.warnings == ()
-
-
 def test_unreadable_lease_prevents_adoption_and_collection(damaged: ResolvedStep, tmp_path: Path) -> None:
     Path(damaged.output_path, "data").write_text("x")
     with pytest.raises(UnreadableLeaseError):

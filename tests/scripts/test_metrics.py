@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import textwrap
 from pathlib import Path
 
 import pytest
 
-from scripts.metrics import PACKAGE, TESTS, Metrics, check_out, measure, report, report_tests
+from scripts.metrics import Metrics, measure, report
 
 
 def build(package: Path, **files: str) -> Metrics:
@@ -62,20 +61,3 @@ def test_metrics_name_single_doubled_and_long_code(tmp_path: Path) -> None:
     assert metrics.short_helpers == ["a.x._once"]
     assert dict(report(metrics))["functions over 90 lines"] == "1 (a.y.public)"
     assert dict(report(metrics))["function lines, median"] == "1"
-
-
-def test_a_commit_is_measured_as_it_was(tmp_path: Path) -> None:
-    def git(*command: str) -> None:
-        author = ["-c", "user.name=us", "-c", "user.email=us@example.org", "-c", "commit.gpgsign=false"]
-        subprocess.run(["git", "-C", tmp_path, *author, *command], check=True, capture_output=True)
-
-    git("init")
-    build(tmp_path / TESTS, test_x="def test_x(): ...\n")
-    build(tmp_path / PACKAGE, a__b="def f(): ...", old="")
-    git("add", ".")
-    git("commit", "-m", "before")
-    (tmp_path / PACKAGE / "old.py").unlink()
-    git("commit", "-am", "after")
-    then, now = (check_out(tmp_path, commit, tmp_path / commit) for commit in ("HEAD~1", "HEAD"))
-    assert [measure(root / PACKAGE).modules for root in (then, now)] == [2, 1]
-    assert dict(report_tests(then)) == {"test lines": "1", "mutants": "0", "mutant lines": "0"}

@@ -49,9 +49,8 @@ def oracle(tmp_path: Path) -> Path:
         "experiments/no_steps.py": {"status": "error"},
     }
     path = tmp_path / "oracle.json.gz"
-    path.write_bytes(
-        gzip.compress(json.dumps({"meta": {"prefix": PREFIX}, "versions": versions, "files": files}).encode())
-    )
+    content = {"meta": {"prefix": PREFIX}, "versions": versions, "files": files}
+    path.write_bytes(gzip.compress(json.dumps(content).encode()))
     return path
 
 

@@ -63,13 +63,7 @@ def _is_of(pid: int | None, port: int) -> bool:
 
 @dataclass
 class RunsEnvironment:
-    """Parts of the running test environment.
-
-    Attributes:
-        traces: Folder where steps record that they are alive.
-        airflow: Airflow whose runs the faults hit.
-        staging: Second Airflow, which requires the same versions; None if there is none.
-    """
+    """Parts of the running test environment; steps record in ``traces`` that they are alive."""
 
     stack: LocalStack
     storage: CuttableStorage
@@ -77,6 +71,7 @@ class RunsEnvironment:
     traces: Path
     airflow: LocalAirflow
     staging: LocalAirflow | None
+    """Second Airflow, which requires the same versions; the faults hit the first."""
     generation: int = 0
     """Number of replaced hosts."""
     waves: int = 0
@@ -108,10 +103,7 @@ class RunsEnvironment:
 
 @contextmanager
 def running_environment(root: Path, on_postgres: bool) -> Iterator[RunsEnvironment]:
-    """Start the test environment.
-
-    On PostgreSQL, it has two schedulers, two triggerers and a second deployment.
-    """
+    """Start the test environment; on PostgreSQL with two schedulers, two triggerers and a second deployment."""
     stack = LocalStack(root)
     storage = CuttableStorage()
     storage.start()

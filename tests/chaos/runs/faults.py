@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable
 from enum import Enum
+from typing import TypeVar
 
 import psutil
 
@@ -16,6 +17,7 @@ from tradewind.rehearsal.drill.observer import drivers
 from tradewind.rehearsal.local.airflow import LocalAirflow
 from tradewind.rehearsal.local.processes import LocalStack
 
+T = TypeVar("T")
 FIND_S = 300.0
 KEEP_GOING_S = 2.0
 DOWN_S = 3.0
@@ -111,11 +113,7 @@ class FaultMaker:
         self._environment.storage.cut_off = None
 
     def _clear_in_staging(self) -> None:
-        """Clear a waiting step in the staging deployment.
-
-        Its run has the same id as production's run, and the step waits for production's step. The clear must not stop
-        production's job.
-        """
+        """Clear a step in staging that waits for production's, in a run of the same id; production's job must go on."""
         assert self._environment.staging is not None
         api = self._environment.api(self._environment.staging)
         states = ("deferred", "running")
@@ -127,8 +125,7 @@ class FaultMaker:
                 (run, task["task_id"]) for run, task in found if task["state"] in states and task["task_id"] != "plan"
             ]
 
-        self._until(lambda: bool(waiting()), "a step that waits in the other deployment")
-        run, task = waiting()[0]
+        run, task = self._until(waiting, "a step that waits in the other deployment")[0]
         api.clear_task("nights", run, task)
 
     def _driver(self) -> psutil.Process:
@@ -136,27 +133,19 @@ class FaultMaker:
 
     def _await_process(self, find: Callable[[], list[psutil.Process]], what: str) -> psutil.Process:
         """Wait until a process exists, and return a random one; some processes live for only a second."""
-        found: list[psutil.Process] = []
+        return self._draw.choice(sorted(self._until(find, what), key=lambda process: process.pid))
 
-        def is_found() -> bool:
-            found[:] = find()
-            return bool(found)
-
-        self._until(is_found, what)
-        return self._draw.choice(sorted(found, key=lambda process: process.pid))
-
-    def _until(self, condition: Callable[[], bool], what: str) -> None:
-        """Poll the condition; start new runs when all have ended."""
+    def _until(self, find: Callable[[], T], what: str) -> T:
+        """Poll until something is found, and return it; start new runs when all have ended."""
         deadline = time.monotonic() + FIND_S
-        while not condition():
-            now = time.monotonic()
-            assert now < deadline, f"waited too long for {what}"
-            self._keep_going()
-            next_look = now + KEEP_GOING_S
+        while True:
+            assert time.monotonic() < deadline, f"waited too long for {what}"
+            next_look = time.monotonic() + KEEP_GOING_S
             while time.monotonic() < next_look:
-                if condition():
-                    return
+                if found := find():
+                    return found
                 time.sleep(0.15)  # a scan of all processes takes a third of that time
+            self._keep_going()
 
 
 def _tasks(airflow: LocalAirflow) -> list[psutil.Process]:

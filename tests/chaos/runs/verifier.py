@@ -1,15 +1,19 @@
-"""Check a drill's guarantees from the store, the job list and the traces, without logs."""
+"""Check a drill's guarantees from the store, the job list and the traces, without logs.
+
+While a step's function runs, it appends timestamped lines to a trace, a local file.
+"""
 
 from __future__ import annotations
 
 import json
 import posixpath
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 from fsspec.core import url_to_fs
 
 from tests.chaos.runs.environment import BUCKET, RunsEnvironment
-from tests.chaos.runs.traces import all_executions, overlaps
 from tradewind.records.attempts import AttemptOutcome, attempt_path, read_attempt
 from tradewind.records.lease import Phase
 from tradewind.records.lease_store import LeaseStore
@@ -63,3 +67,42 @@ def _wrong_output(environment: RunsEnvironment, output: str, jobs: dict[str, str
 def _outcome(output: str, number: int) -> AttemptOutcome | None:
     attempt = read_attempt(attempt_path(output, number))
     return attempt.outcome if attempt is not None else None
+
+
+@dataclass(frozen=True)
+class Execution:
+    """One execution of a step's function, from its first line to its last, in boot clock seconds."""
+
+    word: str
+    pid: int
+    first: float
+    last: float
+
+
+def executions_in(trace: Path) -> list[Execution]:
+    """Return the executions in one trace, by start time."""
+    found: dict[str, Execution] = {}
+    for text in trace.read_text().splitlines():
+        line = json.loads(text)
+        before = found.get(line["word"])
+        first = line["at"] if before is None else before.first
+        found[line["word"]] = Execution(line["word"], line["pid"], first, line["at"])
+    return sorted(found.values(), key=lambda execution: execution.first)
+
+
+def all_executions(traces: Path) -> dict[str, list[Execution]]:
+    """Return version → its executions."""
+    return {trace.name: executions_in(trace) for trace in sorted(traces.iterdir())}
+
+
+def overlaps(executions: list[Execution]) -> list[str]:
+    """Return a sentence for each execution that began before an earlier one of its version had ended."""
+    sentences: list[str] = []
+    latest = executions[0]
+    for later in executions[1:]:
+        if later.first <= latest.last:
+            sentences.append(
+                f"process {later.pid} began {latest.last - later.first:.2f} s before {latest.pid} had ended"
+            )
+        latest = max(latest, later, key=lambda execution: execution.last)
+    return sentences
