@@ -14,13 +14,11 @@ programs, shells and connections.
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
 import os
-import pickle
 import resource
-import select
 import shutil
 import signal
-import struct
 import sys
 import threading
 import time
@@ -29,8 +27,9 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from tradewind.steps import truncated_repr
 
@@ -41,7 +40,6 @@ _MAX_FILE_BYTES = 256 << 20
 _MAX_MESSAGE = 2000
 _MAX_NAME = 80
 _WATCHED = ("os.system", "os.exec", "os.posix_spawn", "subprocess.Popen", "socket.connect")
-_NUMBER = struct.Struct("!Q")
 _NO_REPORT: dict[str, Any] = {"value": "", "error": (), "message": "", "trace": ""}
 
 Call = Callable[[], Any]
@@ -56,14 +54,10 @@ class Outcome:
     """The result of a call.
 
     Attributes:
-        name: The name of the case.
         kind: ``returned``, ``raised``, ``hung`` or ``died``.
         value: The returned value, by ``repr``.
-        error: The type of the raised error, and all its bases.
-        message: The message of the raised error.
-        trace: The traceback of the raised error.
+        error: The type of the raised error, and all its bases; ``message`` and ``trace`` are of that error.
         output: The text that the call printed or logged to the console.
-        seconds: The duration of the call.
         events: The events of ``_WATCHED`` that the call attempted.
         changed: Files outside ``own`` that the call added, removed or changed.
     """
@@ -203,22 +197,15 @@ class _Child:
         self._record.touch()
         self._contents = _contents(sandbox)
         self.is_over = False
-        requests, self._requests = os.pipe()
-        self._reports, reports = os.pipe()
-        self._id = os.fork()
-        if self._id == 0:
-            os.close(self._requests)
-            os.close(self._reports)
-            _limit(self._output, self._record)
-            _serve(calls, sandbox / "own", requests, reports)
-        os.close(requests)
-        os.close(reports)
+        context = multiprocessing.get_context("fork")
+        self._pipe, end = context.Pipe()
+        self._process = context.Process(target=self._serve, args=(calls, end))
+        self._process.start()
+        end.close()
 
     def outcome(self, number: int, name: str, seconds: float) -> Outcome:
         began = time.monotonic()
-        with suppress(BrokenPipeError):  # the child died between two calls; the report says so
-            os.write(self._requests, _NUMBER.pack(number))
-        report = self._report(began + seconds)
+        report = self._report(number, seconds)
         self.is_over = report.pop("is_last")
         if self.is_over:
             self._kill()
@@ -232,33 +219,38 @@ class _Child:
         changed = tuple(sorted(file for file in names if before.get(file) != self._contents.get(file)))
         return Outcome(**report, name=name, output=printed, seconds=took, events=tried, changed=changed)
 
-    def _report(self, deadline: float) -> dict[str, Any]:
-        """Return the child's report if it is complete, else the reason why it is not."""
-        parts = b""
-        size: int | None = None
-        while size is None or len(parts) < size:
-            ready, _, _ = select.select([self._reports], [], [], max(0.0, deadline - time.monotonic()))
-            part = os.read(self._reports, 1 << 16) if ready else b""
-            if not part:
-                return {**_NO_REPORT, "kind": "died" if ready else "hung", "is_last": True}
-            parts += part
-            if size is None and len(parts) >= _NUMBER.size:
-                (size,) = _NUMBER.unpack(parts[: _NUMBER.size])
-                parts = parts[_NUMBER.size :]
-        report: dict[str, Any] = pickle.loads(parts)
-        return report
+    def _report(self, number: int, seconds: float) -> dict[str, Any]:
+        """Return the child's report, or the reason why there is none."""
+        kind = "hung"
+        try:
+            self._pipe.send(number)
+            if self._pipe.poll(seconds):
+                report: dict[str, Any] = self._pipe.recv()
+                return report
+        except (EOFError, ConnectionError):
+            kind = "died"
+        return {**_NO_REPORT, "kind": kind, "is_last": True}
+
+    def _serve(self, calls: list[Call], pipe: Connection) -> None:
+        self._pipe.close()
+        _limit(self._output, self._record)
+        while True:
+            report = _try(calls[pipe.recv()], self._sandbox / "own")
+            sys.stdout.flush()
+            sys.stderr.flush()
+            # A surviving thread would run during the next call, which would then be blamed.
+            report["is_last"] = any(not thread.daemon for thread in threading.enumerate()[1:])
+            pipe.send(report)
 
     def _kill(self) -> None:
-        if self._id:
-            with suppress(ProcessLookupError):
-                os.killpg(self._id, signal.SIGKILL)
-            os.waitpid(self._id, 0)
-            self._id = 0
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid or 0, signal.SIGKILL)
+        self._process.kill()
+        self._process.join()
 
     def end(self) -> None:
         self._kill()
-        os.close(self._requests)
-        os.close(self._reports)
+        self._pipe.close()
         self._output.unlink()
         self._record.unlink()
 
@@ -280,19 +272,6 @@ def _limit(output: Path, record: Path) -> None:
             raise OutOfBoundsError(event)
 
     sys.addaudithook(watch)
-
-
-def _serve(calls: list[Call], own: Path, requests: int, reports: int) -> NoReturn:
-    while number := os.read(requests, _NUMBER.size):
-        report = _try(calls[_NUMBER.unpack(number)[0]], own)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        # A surviving thread would run during the next call, which would then be blamed.
-        report["is_last"] = any(not thread.daemon for thread in threading.enumerate()[1:])
-        pickled = pickle.dumps(report)
-        with os.fdopen(reports, "wb", closefd=False) as pipe:
-            pipe.write(_NUMBER.pack(len(pickled)) + pickled)
-    os._exit(0)
 
 
 def _try(call: Call, own: Path) -> dict[str, Any]:

@@ -249,7 +249,7 @@ SELECTIONS: list[Any] = [
 @pytest.mark.parametrize("field", ["run_only", "force"])
 def test_invalid_selection_is_refused_by_field_name(field: str, sandbox: Path) -> None:
     cases = named(SELECTIONS, lambda given: Selection(**{field: given}))
-    expect_refusal(cases, sandbox, SelectionError, mentions=[field, "regular expression"])
+    expect_refusal(cases, sandbox, SelectionError, mentions=[field])
     nesting = ["(" * 450 + ")" * 450 + "*"]  # Python's limit depends on the caller
     attack(lambda: Selection(**{field: nesting}), sandbox).must_be_harmless()
 

@@ -70,21 +70,6 @@ def test_malformed_request_is_refused(sandbox: Path) -> None:
     expect_refusal(cases, sandbox, BadArgumentError)
 
 
-@pytest.mark.parametrize(
-    ("action", "given"),
-    [
-        (RehearsalCloud.preempt, {"name": "a", "notice_s": 30}),
-        (RehearsalCloud.preempt, {"name": "a", "notice_s": None}),
-        (RehearsalCloud.kill_host, {"name": "a", "worker": 0}),
-        (RehearsalCloud.stock_out, {"on": True}),
-        (RehearsalCloud.set_quota, {"slice_type": "v4-8", "count": None}),
-        (RehearsalCloud.slow_create, {"seconds": 0.5}),
-    ],
-)
-def test_valid_arguments_of_request_are_unchanged(action: Callable[..., Any], given: dict[str, Any]) -> None:
-    assert read_arguments(bind(action), json.dumps(given).encode()) == given
-
-
 CONTROL_TEXTS = [
     "\x1b[2J", "\x1b]0;title\x07", "\x1b[31mred", "\x1b]8;;http://x\x1b\\link", "\x1bc", "\x1b[6n", "\x9b2J", "\x90q",
     "a\rb", "\x08\x08", "\x07", "\x00", "\x7f", "\x0b", "\x0c", "\u202egnp.exe", "\u2066x", "\u2028", "\u200f",

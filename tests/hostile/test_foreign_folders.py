@@ -1,17 +1,26 @@
-"""Failed attempts never empty a pre-existing folder that a step names as its output."""
+"""Attempts and adoptions never empty or overwrite a folder of others, and no two steps share one."""
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.hostile.harness import Outcome, attack_all, expect_success, named
+from tests.records.test_adoption import adoption_of
 from tests.records.test_found_files import begin, end, work
-from tradewind.records.discovery import find_outputs
+from tests.support.claims import renewing
+from tradewind import experiment_dag
+from tradewind.plans.output_locations import ExperimentError, check_output_places
+from tradewind.records.adoption import NothingToAdoptError, adopt
+from tradewind.records.discovery import OccupiedFolderError, find_outputs
 from tradewind.steps import ExecutorStep, ResolvedStep, resolve
+from tradewind.storage import Roots
 
 Plant = Callable[[Path, Path], None]
 
@@ -136,3 +145,78 @@ def test_oddly_named_folder_does_not_hide_other_outputs(sandbox: Path) -> None:
 
     cases = dict.fromkeys(names, lambda: "fine" in [Path(path).name for path in find_outputs(str(own))])
     expect_success(cases, sandbox, "True", prepare=prepare)
+
+
+# ---- adoption
+
+
+@pytest.fixture
+def step(tmp_path: Path) -> ResolvedStep:
+    [resolved] = resolve([ExecutorStep("train", work, {})], str(tmp_path / "store")).steps
+    return resolved
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["{0}", "file://{0}", "local://{0}//", "{0}/.", "{1}/link", "{0}/checkpoints", "{1}/link/checkpoints", "{1}/store"],
+)
+def test_adoption_from_own_output_removes_no_leftovers(step: ResolvedStep, source: str, tmp_path: Path) -> None:
+    leftover = Path(step.output_path, "checkpoints", "model")
+    claim = begin(step)
+    leftover.parent.mkdir()
+    leftover.write_text("weights")
+    end(step, claim)
+    (tmp_path / "link").symlink_to(step.output_path)
+    with pytest.raises(NothingToAdoptError):
+        adopt(adoption_of(step, source.format(step.output_path, tmp_path), copies=True), renewing)
+    assert leftover.read_text() == "weights"
+
+
+def test_copying_adoption_replaces_no_files_and_can_be_repeated(step: ResolvedStep, tmp_path: Path) -> None:
+    output, source = Path(step.output_path), tmp_path / "source"
+    for folder in (output, source):
+        (folder / "part").mkdir(parents=True)
+        (folder / "part" / "model").write_text(folder.name)
+    with pytest.raises(OccupiedFolderError, match=r"part/model.*Nothing was claimed"):
+        adopt(adoption_of(step, str(source), copies=True), renewing)
+    assert [path.name for path in output.rglob("*")] == ["part", "model"]
+    assert (output / "part" / "model").read_text() == output.name
+    shutil.rmtree(output)
+    adopt(adoption_of(step, str(source), copies=True), renewing)
+    assert (output / "part" / "model").read_text() == "source"
+
+
+# ---- steps with one output
+
+
+def two(first: str, second: str, *, reads: bool = False) -> list[ExecutorStep]:
+    outer = ExecutorStep("outer", work, {"version": 1}, override_output_path=first)
+    config = {"reads": outer} if reads else {"version": 2}
+    return [outer, ExecutorStep("inner", work, config, override_output_path=second)]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("x", "./x"), ("a/b", "a//b"), ("a/b", "a/./b/."), ("/data/x", "file:///data/x"), ("gs://b/x", "gcs://b/x"),
+        ("s3://b/x/", "s3a://b//x"), ("x", "x/y"), ("x", "x/deep/er"), ("x/y", "./x"), ("gs://b/x", "gcs://b/x/y"),
+    ],
+)  # fmt: skip
+def test_steps_with_same_or_nested_output_are_an_import_error(first: str, second: str) -> None:
+    with pytest.raises(ExperimentError, match=r"'outer'.*'inner'|'inner'.*'outer'"):
+        experiment_dag("both", two(first, second))
+
+
+def test_plan_detects_link_between_two_outputs(tmp_path: Path) -> None:
+    (tmp_path / "store" / "x").mkdir(parents=True)
+    (tmp_path / "store" / "link").symlink_to("x")
+    for second in ("link", "link/y"):
+        steps = resolve(two("x", second), str(tmp_path / "store")).steps
+        with pytest.raises(ExperimentError, match="'outer'"):
+            check_output_places(steps, str(tmp_path / "store"), Roots)
+
+
+def test_sibling_outputs_and_output_within_its_input_are_valid() -> None:
+    experiment_dag("neighbours", two("x", "xy/x"))
+    experiment_dag("within", two("x", "x/y", reads=True))
+    experiment_dag("long", two("x" * 300, "y"))  # valid in a bucket, and the DAG file does not know the prefix

@@ -71,19 +71,6 @@ def test_harm_is_detected_and_named_between_good_cases(sandbox: Path) -> None:
     assert not [line for line in lines if line.startswith(("before", "after"))]
 
 
-def test_every_case_begins_in_a_prepared_empty_folder(sandbox: Path) -> None:
-    cases: dict[str, Call] = {name: lambda: [Path("left").touch(), os.listdir()][1:] for name in ("a", "b")}
-    seen = []
-
-    def judge(outcome: Outcome) -> None:
-        seen.append(outcome.name)
-        assert sorted(os.listdir(sandbox / "own")) == sorted(["left", outcome.name])
-        assert outcome.value in (f"[['left', '{outcome.name}']]", f"[['{outcome.name}', 'left']]")
-
-    attack_all(cases, sandbox, judge, prepare=lambda name: (sandbox / "own" / name).touch())
-    assert seen == ["a", "b"]
-
-
 def test_harness_child_is_reused_until_a_case_leaves_a_thread(sandbox: Path) -> None:
     def leave_a_thread() -> int:
         threading.Thread(target=time.sleep, args=[600]).start()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 import requests
 
+from tests.support.http_server import serving
 from tradewind.fleet.access.dashboards import DashboardTile, served_page
 from tradewind.ray_jobs import api as jobs_api
 from tradewind.ray_jobs import nodes as ray_nodes
@@ -45,12 +45,9 @@ class AnyAnswer(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def head() -> Iterator[RayCluster]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), AnyAnswer)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
     AnyAnswer.bodies = {"/api/version": b'{"ray_version": "2.60.0"}'}
-    yield RayCluster("mad", f"http://127.0.0.1:{server.server_port}")
-    server.shutdown()
-    server.server_close()
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), AnyAnswer)) as server:
+        yield RayCluster("mad", f"http://127.0.0.1:{server.server_port}")
 
 
 def ask(head: RayCluster, question: Callable[[JobsApi], Any]) -> Any:

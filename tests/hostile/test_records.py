@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import pytest
 
+from tests.airflow.test_page_access import LINE
+from tests.airflow.test_page_access import MALFORMED as BAD_PLANS
 from tests.hostile.harness import Call, expect_refusal, expect_success, named
 from tradewind.attempts.spec_digest import SpecChangedError, load_claimed_spec, spec_digest
 from tradewind.plans.garbage.collection import RequiredOutputs, find_garbage_below
@@ -41,17 +43,7 @@ INFO: Final = {"name": "n", "config": {}, "version": {}, "dependencies": ["/p/ra
 MANIFEST: Final = {"attempt": 1, "files": [{"path": "model", "size": 5, "checksum": None}]}
 PIN: Final = {"path": OUTPUT, "user": "u", "at": "2026-11-22T00:00:00+00:00", "note": ""}
 EVENT: Final = {"event": "started", "at": 5.0}
-LINE: Final = {"task_id": "t", "name": "n", "hash": "abcdef", "output_path": "/p", "decision": "RUN", "reason": "r"}
-SPEC: Final = {
-    "name": "n",
-    "version": "n-abcdef",
-    "output_path": OUTPUT,
-    "function": "m:f",
-    "ray_task": None,
-    "config": None,
-    "resources": {"kind": "cpu"},
-    "code_travels": False,
-}
+SPEC: Final = StepSpec("n", "n-abcdef", OUTPUT, "m:f", None, None, {"kind": "cpu"}, False).to_json()
 
 BAD_CONTENTS: Final = {
     "empty": b"",
@@ -249,17 +241,10 @@ def test_valid_records_are_read(sandbox: Path) -> None:
     )
 
 
-BAD_STEPS: Final[list[Any]] = [
-    *({"a": 1}, ["a"], [{name: LINE[name] for name in LINE if name != "reason"}]),
-    *([LINE | {"decision": decision}] for decision in ("DELETE", ["RUN"])),
-    *([LINE | {"output_path": 5}], [LINE | {"task_id": "\ud800"}], [LINE | {"attempt": float("inf")}]),
-]
 PLANS: Final[list[Any]] = [
-    *([], "plan", None, {"prefix": "/p"}, {"prefix": None, "steps": []}),
-    *({"prefix": "/p", "steps": steps} for steps in BAD_STEPS),
-    *({"prefix": "/p", "steps": [], "warnings": warnings} for warnings in ("w", [{}])),
-    {"prefix": "/p", "steps": [], "estimate": 5},
-]
+    *BAD_PLANS.values(), [], "plan", None, {"prefix": "/p"}, {"prefix": "/p", "steps": [], "warnings": "w"},
+    *({"prefix": "/p", "steps": [LINE | change]} for change in ({"task_id": "\ud800"}, {"attempt": float("inf")})),
+]  # fmt: skip
 
 
 def test_malformed_plan_is_refused(sandbox: Path) -> None:

@@ -25,16 +25,7 @@ TRAIN_OPTIONS = [
     f'\'{{"password": "{PASSWORD}"}}\'', f"\"{{'api_key': '{PASSWORD}'}}\"",
     f'--config \'{{\\"secret_key\\": \\"{PASSWORD}\\"}}\'',
 ]  # fmt: skip
-ASSIGNMENTS = [
-    "password",
-    "HF_TOKEN",
-    "env MYAPIKEY",
-    "DB_PWD",
-    "DB_PASS",
-    "PGPASSWORD",
-    "DB_PASSWORD_2",
-    "githubToken",
-]
+ASSIGNMENTS = "password", "HF_TOKEN", "env MYAPIKEY", "DB_PWD", "DB_PASS", "PGPASSWORD", "DB_PASSWORD_2", "githubToken"
 CURL_OPTIONS = [
     f"-H 'Authorization: {PASSWORD}'", f"-H 'Cookie: {PASSWORD}'", f"-H 'X: Basic {MIXED[:24]}=='", f"-u me:{PASSWORD}",
     f"-ume:{PASSWORD}", f"--user me:{PASSWORD}", f"--user=me:{PASSWORD}", f"-sS -X POST -u 'me:{PASSWORD}'",

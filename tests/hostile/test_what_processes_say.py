@@ -1,20 +1,25 @@
-"""Files that a step's own processes leave may hold any content."""
+"""Files that a step's processes or a slice repair leave may hold any content; a bad lock counts as held."""
 
 from __future__ import annotations
 
 import json
+import os
 import zlib
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from tests.hostile.harness import attack
 from tradewind.cloud_tpu.goodput import CountedSteps, first_start, metrics_rows
+from tradewind.cloud_tpu.repair.records import STALE_S, RepairLock, SliceRecord, SliceRecordError, SliceRecords
 from tradewind.recipes.metrics.file import read_metrics
 from tradewind.runtime.pods.on_host.heartbeat import Beat, read_beat
 from tradewind.serialization.errors import ResultError
 from tradewind.serialization.shipping import decode_result
+from tradewind.storage.swap import StoredObject
 
 GOOD: dict[str, Any] = {"alive_at": 5.0, "step": 3, "step_at": 4.5, "saved": 2}
 DEEP = "[" * 3000 + "]" * 3000
@@ -60,3 +65,68 @@ def test_step_counting_stays_linear_for_alternating_steps(sandbox: Path) -> None
 def test_too_deep_result_is_refused_in_one_sentence(sandbox: Path) -> None:
     deep = "[" * 100_000 + "]" * 100_000
     attack(lambda: decode_result(deep, "job"), sandbox).must_be_refused(ResultError)
+
+
+# ---- records of slice repairs
+
+
+DELETION: Final[dict[str, Any]] = {"name": "a", "identity": "1", "at": 5.0, "body": {}, "is_certain": False}
+NAMES: Final = ("deleted-1.json", "notes.json")
+BAD_TEXTS: Final = (b"", b'["\xff"]', b"null", b"7", b"[" * 100_000, b"[" + b"9" * 5000 + b"]")
+BAD_DELETIONS: Final[list[dict[str, Any]]] = [
+    {"name": 5}, {"name": None}, {"name": []}, {"identity": 1}, {"at": "5"}, {"at": None}, {"at": True},
+    {"at": float("nan")}, {"at": float("inf")}, {"at": -1}, {"at": 1e12}, {"body": []}, {"body": "x"},
+    {"is_certain": "no"}, {"other": 1},
+]  # fmt: skip
+BAD_NOTES: Final[list[dict[str, Any]]] = [
+    {"since": "5"}, {"since": float("nan")}, {"since": -1}, {"trouble": 5}, {"refusals": "3"}, {"refusals": 10**12},
+    {"refusals": -1}, {"retry_at": None}, {"retry_at": float("inf")}, {"denied": {}}, {"body": {}}, {"name": "b"},
+]  # fmt: skip
+BAD_RECORDS: Final = [
+    *((name, text) for name in NAMES for text in BAD_TEXTS),
+    *((NAMES[0], json.dumps([DELETION, DELETION | wrong]).encode()) for wrong in BAD_DELETIONS),
+    *((NAMES[1], json.dumps({"a": wrong}).encode()) for wrong in BAD_NOTES),
+]
+
+
+def _check_refused(folder: Path, name: str) -> None:
+    with pytest.raises(SliceRecordError) as refusal:
+        SliceRecords(str(folder)).read()
+    assert name in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+def test_malformed_slice_record_is_refused_by_file_name(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for number, (name, content) in enumerate(BAD_RECORDS):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / name).write_bytes(content)
+        with subtests.test(f"{name} {content[:80]!r}"):
+            _check_refused(folder, name)
+
+
+def _sparse(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 65 << 20)
+
+
+@pytest.mark.parametrize(
+    "make", [os.mkfifo, os.mkdir, partial(os.symlink, "/etc/passwd"), _sparse], ids=["pipe", "folder", "link", "large"]
+)
+@pytest.mark.parametrize("name", NAMES)
+def test_path_that_is_no_slice_record_file_is_never_opened(
+    tmp_path: Path, name: str, make: Callable[[Path], None]
+) -> None:
+    make(tmp_path / name)
+    _check_refused(tmp_path, name)
+    if name == "notes.json":
+        with pytest.raises(SliceRecordError, match="damaged"):
+            SliceRecords(str(tmp_path)).write_notes({"a": SliceRecord("a", trouble="gone")})
+
+
+@pytest.mark.parametrize("text", ["", "{", "null", "[]", "7", "{}", '{"holder": null}', '{"holder": 0}', "[" * 100_000])
+def test_unreadable_repair_lock_is_foreign_until_stale(text: str) -> None:
+    def write(path: str, new: str, tag: str | None) -> StoredObject:
+        return StoredObject(new, "2", 0.0)
+
+    assert not RepairLock("lock", lambda path: StoredObject(text, "1", 1.0), write).acquire()
+    assert RepairLock("lock", lambda path: StoredObject(text, "1", STALE_S), write).acquire()
