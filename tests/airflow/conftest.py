@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 
-from tests.airflow.ray_side import TERMINAL, jobs_of
 from tests.support.clusters import CALM
 from tests.support.waiting import limit_s
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
@@ -23,6 +23,7 @@ from tradewind.rehearsal.local.processes import LocalStack, free_port
 from tradewind.rehearsal.local.ray import LocalRay, LocalSlice
 
 HERE = Path(__file__).parent
+TERMINAL = ("SUCCEEDED", "FAILED", "STOPPED")
 RUN_TIMEOUT_S = 800.0
 HEARTBEAT_S = 6.0
 """Heartbeat interval of leases; a lease is stale three times as long after its owner was killed."""
@@ -57,8 +58,7 @@ class Environment:
     def backfill(self, dag_id: str, first: str, last: str, conf: dict[str, Any]) -> list[DagRun]:
         """Backfill from the command line, all dates at once, and wait for the end of every run.
 
-        Other components must not write while the runs are created: Airflow reads and then writes within a savepoint.
-        SQLite refuses the write at once if another process has written in between.
+        Other components must not write meanwhile: SQLite refuses a write in a savepoint that has read before theirs.
         """
         self.api.wait_for_dag(dag_id, limit_s())
         command = ["backfill", "create", "--dag-id", dag_id, "--from-date", first, "--to-date", last]
@@ -78,8 +78,7 @@ class Environment:
     def idle(self, *components: str) -> Iterator[None]:
         """Stop the scheduler and ``components`` for the length of the block, in which a test creates many runs.
 
-        On SQLite, a starting task holds the database lock while it waits for the API server, and the API server waits
-        for that lock to create the next run. A scheduler that reads half a backfill exits.
+        On SQLite, a starting task and the API server would each wait for the other's lock.
         """
         with ExitStack() as restarts:
             for name in ("scheduler", *components):
@@ -223,3 +222,12 @@ def put_into_zone(dag_file: Path, zone: str) -> None:
 
 def connection(address: str, **extra: str) -> str:
     return json.dumps({"conn_type": "ray", "host": address, "extra": extra})
+
+
+def jobs_of(address: str, run_id: str, token: str | None = None) -> list[dict[str, Any]]:
+    """Return the jobs that the tasks of a run submitted, oldest first."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    answer = requests.get(f"{address}/api/jobs/", headers=headers, timeout=30)
+    answer.raise_for_status()
+    jobs = [job for job in answer.json() if (job.get("metadata") or {}).get("airflow_run") == run_id]
+    return sorted(jobs, key=lambda job: job["start_time"])

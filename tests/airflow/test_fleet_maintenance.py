@@ -1,13 +1,15 @@
-"""The maintenance DAG in the real scheduler, on a Ray cluster with slices of the TPU rehearsal."""
+"""The maintenance DAG on a Ray cluster with slices of the TPU rehearsal, and the restart benchmark on a small head."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from benchmarks.fleet.restart import DAG_FILE, WaitingTasks, measure_on
 from tests.airflow.conftest import Environment
 from tests.support.waiting import until
 from tradewind.cloud_tpu.api import TpuApi
@@ -15,7 +17,7 @@ from tradewind.rehearsal.cloud.cloud import RehearsalCloud
 from tradewind.rehearsal.local.processes import LocalStack
 from tradewind.rehearsal.local.ray import LocalRay
 
-pytestmark = [pytest.mark.airflow, pytest.mark.ray, pytest.mark.slow]
+pytestmark = [pytest.mark.airflow, pytest.mark.ray, pytest.mark.slow, pytest.mark.long]
 
 BODY = {
     "acceleratorType": "v4-16",
@@ -48,7 +50,6 @@ def connect(env: Environment, cloud: RehearsalCloud, tmp_path: Path) -> None:
     env.api.put_connection("google_cloud_default", google)
 
 
-@pytest.mark.long
 def test_dry_run_reports_and_next_run_repairs_the_slice(env: Environment, cloud: RehearsalCloud) -> None:
     api = TpuApi("rehearsal", cloud.zone, endpoint=cloud.url, poll_s=0.2)
     api.create("slice-a", BODY)
@@ -87,3 +88,11 @@ def changes(cloud: RehearsalCloud) -> list[str]:
     """Return the calls that created or deleted a resource."""
     calls = [str(request["call"]) for request in cloud.requests()]
     return [call for call in calls if call.startswith(("Create", "Delete"))]
+
+
+def test_restart_keeps_every_job_once_without_using_retries(env: Environment, tmp_path: Path) -> None:
+    shutil.copy(DAG_FILE, env.dags)
+    cost = measure_on(tmp_path, 2, WaitingTasks(env.api, 2))
+    assert (cost.people, cost.tasks) == (2, 2)
+    assert (cost.lost, cost.twice, cost.retries) == (0, 0, 0)
+    assert cost.headless_s > 0

@@ -78,16 +78,6 @@ def test_concurrent_dates_share_attempt_of_one_step(env: Environment) -> None:
     assert dates == ["2026-03-01\n", "2026-03-02\n", "2026-03-03\n"]
 
 
-def test_marin_file_runs_in_worker_and_as_ray_task(env: Environment) -> None:
-    run = env.run("shared_steps")
-    assert run.state == "success"
-    assert "value" in json.loads((env.output("worker/step") / ".artifact.json").read_text())
-    assert json.loads((env.output("worker/ray_task") / ".artifact.json").read_text())["task"]
-    jobs = {job["submission_id"] for job in requests.get(f"{env.ray_address}/api/jobs/", timeout=30).json()}
-    assert any(job.startswith("worker-ray-task-") for job in jobs)
-    assert not any(job.startswith("worker-step-") for job in jobs)
-
-
 def test_connection_can_be_tested(env: Environment) -> None:
     done: subprocess.CompletedProcess[str] = env.airflow.cli("connections", "test", "ray_default")
     assert "Connection success!" in done.stdout

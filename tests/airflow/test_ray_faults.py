@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.airflow.conftest import PASSPHRASE, DagRun, Environment
-from tests.airflow.ray_side import TERMINAL, jobs_of
+from tests.airflow.conftest import PASSPHRASE, TERMINAL, DagRun, Environment, jobs_of
 from tests.support.clusters import HASTY
 from tests.support.supervisors import is_supervisor
 from tests.support.waiting import until

@@ -12,8 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.airflow.conftest import RUN_TIMEOUT_S, DagRun, Environment
-from tests.airflow.ray_side import jobs_of
+from tests.airflow.conftest import RUN_TIMEOUT_S, DagRun, Environment, jobs_of
 from tradewind.rehearsal.local.processes import LocalStack
 from tradewind.rehearsal.local.ray import LocalRay
 

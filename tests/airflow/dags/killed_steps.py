@@ -1,7 +1,4 @@
-"""An Airflow DAG of one step whose worker is killed in its first try, at the moment ``params.at``.
-
-The operator is the real one. The DAG only adds SIGKILL of its own process before or after one call of the operator.
-"""
+"""A step whose worker kills itself in its first try before or after a call of the operator, as ``params.at`` says."""
 
 import functools
 from collections.abc import Callable

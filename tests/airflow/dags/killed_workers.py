@@ -1,7 +1,4 @@
-"""Tasks whose worker is killed in the first try, at the moment that ``params.at`` names.
-
-The operator is the real one. The DAG only adds SIGKILL of its own process before or after one call of the operator.
-"""
+"""A task whose worker kills itself in its first try before or after a call of the operator, as ``params.at`` says."""
 
 from datetime import timedelta
 from typing import Any

@@ -22,16 +22,13 @@ HERE = on_airflow_worker()
 
 def chain(name: str) -> None:
     """Define three steps in sequence; the text of the first is not part of its version."""
-    first = ExecutorStep(
+    step = ExecutorStep(
         f"{name}/first", write, Config(this_output_path(), versioned(name), None, run_param("says")), resources=HERE
     )
-    second = ExecutorStep(
-        f"{name}/second", write, Config(this_output_path(), None, output_path_of(first)), resources=HERE
-    )
-    third = ExecutorStep(
-        f"{name}/third", write, Config(this_output_path(), None, output_path_of(second)), resources=HERE
-    )
-    experiment_dag(name, [third], params={"says": "the same"})
+    for after in ("second", "third"):
+        config = Config(this_output_path(), None, output_path_of(step))
+        step = ExecutorStep(f"{name}/{after}", write, config, resources=HERE)
+    experiment_dag(name, [step], params={"says": "the same"})
 
 
 chain("chained")

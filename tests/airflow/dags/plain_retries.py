@@ -1,7 +1,4 @@
-"""A plain task with a version, and its consumer.
-
-With ``params.dies``, the worker of the task is killed right after its block.
-"""
+"""A plain task with a version, whose worker ``params.dies`` kills right after its block, and its consumer."""
 
 import os
 import signal

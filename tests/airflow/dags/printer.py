@@ -1,7 +1,4 @@
-"""Print numbered lines at a steady rate until a file exists, then print their count.
-
-``python -m printer LINES_PER_SECOND MAX_SECONDS FILE``.
-"""
+"""Print lines until a file exists, then their count: ``python -m printer LINES_PER_SECOND MAX_SECONDS FILE``."""
 
 import os
 import sys

@@ -13,10 +13,7 @@ class Config:
 
 
 def add_up(config: Config) -> None:
-    """Write on each host the rank, the host's index in the slice, and the sum over all processes.
-
-    ``run_function`` connects the JAX processes before it calls this function.
-    """
+    """Write on each host the rank, its index, and the sum over all processes, which ``run_function`` connects."""
     import jax
 
     mine = jax.numpy.array([10.0 ** jax.process_index()])
