@@ -44,6 +44,7 @@ class RunProgress:
         self.state = "queued"
         self._views: list[view.TaskView] = []
         self._messages: dict[str, str] = {}
+        self._shown: dict[str, view.TaskView] = {}
         self._console = console
         self._live = Live(console=console, refresh_per_second=4) if console.is_terminal else None
 
@@ -61,8 +62,9 @@ class RunProgress:
         if self._live:
             self._live.update(view.live_table(views, f"{self.dag_id}: {self.state}"))
         else:
-            for line in view.state_changes(self._views, views):
-                self._console.print(line, soft_wrap=True, markup=False, highlight=False)
+            for each in view.news(self._shown, views):
+                self._shown[each.task_id] = each
+                self._console.print(each.line(), soft_wrap=True, markup=False, highlight=False)
         self._views = views
 
     @property
@@ -92,7 +94,7 @@ def up(stack: LocalStack, dags_folder: Path, dag_id: str, conf: dict[str, Any], 
     try:
         progress = _run_dag(api, dag_id, conf, console)
         seconds = time.monotonic() - started
-        _print_outcome(progress, console)
+        _print_outcome(progress, seconds, console)
     finally:  # the user looks at errors there
         _print_access(addresses, stack, console)
     console.print(f"{dag_id}: {'success' if progress.succeeded else 'failed'} after {seconds:.1f} s.")
@@ -134,11 +136,11 @@ def _run_dag(api: AirflowApi, dag_id: str, conf: dict[str, Any], console: Consol
     return progress
 
 
-def _print_outcome(progress: RunProgress, console: Console) -> None:
+def _print_outcome(progress: RunProgress, seconds: float, console: Console) -> None:
     if progress.plan:
         rows = view.step_rows(progress.plan, progress.instances)
+        console.print(view.reuse_sentence(rows, seconds))
         console.print(view.summary_table(rows))
-        console.print(view.reuse_sentence(rows))
     if failed := view.first_failed(progress.instances):
         console.print(f"Task {failed['task_id']} failed; the end of its log:", style="red")
         for line in view.last_lines(progress.log_of(failed)):

@@ -19,6 +19,8 @@ PLAN_TASK = "plan"
 EVALUATE_STEP = "code_lm/evaluate"
 REPORT_STEP = "code_lm/report"
 MESSAGE_WIDTH = 90
+MESSAGE_INTERVAL_S = 5.0
+"""Of the lines of one task, where the terminal cannot show them in place."""
 
 WAITING = "waiting"
 REUSED = "reused"
@@ -103,10 +105,16 @@ def with_news(before: Sequence[TaskView], instances: Sequence[Json]) -> list[Jso
     ]
 
 
-def state_changes(before: Sequence[TaskView], after: Sequence[TaskView]) -> list[str]:
-    """Return one line for every task whose state changed, except to waiting."""
-    known = {view.task_id: view.state for view in before}
-    return [view.line() for view in after if view.state != known.get(view.task_id, WAITING)]
+def news(shown: Mapping[str, TaskView], now: Sequence[TaskView]) -> list[TaskView]:
+    """Return the tasks to show again: with a new state, or at work with a message that is new since a while."""
+    return [view for view in now if _is_news(view, shown.get(view.task_id, TaskView(view.task_id, WAITING, None)))]
+
+
+def _is_news(view: TaskView, shown: TaskView) -> bool:
+    if view.state != shown.state:
+        return True
+    is_due = (view.seconds or 0) - (shown.seconds or 0) >= MESSAGE_INTERVAL_S
+    return view.state in AT_WORK and view.message not in ("", shown.message) and is_due
 
 
 def live_table(views: Sequence[TaskView], title: str) -> Table:
@@ -139,9 +147,11 @@ def summary_table(rows: Sequence[StepRow]) -> Table:
     return table
 
 
-def reuse_sentence(rows: Sequence[StepRow]) -> str:
+def reuse_sentence(rows: Sequence[StepRow], seconds: float) -> str:
+    """Say how many steps did not run, and for a run without work how long it took."""
     reused = sum(row.decision == "REUSE" for row in rows)
-    return f"{reused} of {len(rows)} steps reused."
+    count = f"{reused} of {len(rows)} steps reused"
+    return f"Nothing had to run: {count}, in {seconds:.1f} s." if reused == len(rows) else f"{count}."
 
 
 def evaluation_lines(results: Json) -> list[str]:

@@ -60,15 +60,23 @@ def test_running_task_seconds_advance_and_finished_stay_fixed():
     assert [one.seconds for one in views_of(running, finished, future)] == [30.0, 12.5, 0.0]
 
 
-def test_every_change_of_state_is_one_line():
-    before = views_of(instance("plan", "success", duration=1.0), instance("a", None), instance("b", "queued"))
-    after = views_of(
-        instance("plan", "success", duration=1.0),
-        instance("a", None),
-        instance("b", "running", start_date="2026-01-31T03:00:28Z"),
-        messages={"b": "step 7, loss 2.5"},
-    )
-    assert view.state_changes(before, after) == ["b running (2.0 s): step 7, loss 2.5"]
+def test_changes_of_state_and_messages_of_a_while_are_lines():
+    shown: dict[str, view.TaskView] = {}
+    printed = []
+    for state, start, message in (
+        (None, None, ""),
+        ("deferred", "03:00:28", ""),
+        ("deferred", "03:00:27", "step 6"),
+        ("deferred", "03:00:20", "step 7, loss 2.5"),
+        ("deferred", "03:00:00", "step 7, loss 2.5"),
+        ("success", None, "step 9"),
+        ("success", None, "step 10"),
+    ):
+        start_date = start and f"2026-01-31T{start}Z"
+        news = view.news(shown, views_of(instance("b", state, start_date=start_date), messages={"b": message}))
+        shown |= {each.task_id: each for each in news}
+        printed += [each.line() for each in news]
+    assert printed == ["b deferred (2.0 s)", "b deferred (10.0 s): step 7, loss 2.5", "b success: step 9"]
 
 
 def test_task_log_is_read_while_running_and_once_after_end() -> None:
@@ -77,7 +85,6 @@ def test_task_log_is_read_while_running_and_once_after_end() -> None:
     seen = views_of(*(instance(task, state) for task, state in before.items()))
     news = view.with_news(seen, [instance(task, state) for task, state in now.items()])
     assert [each["task_id"] for each in news] == ["a", "b", "c"]
-    assert view.state_changes([], views_of(instance("a", None))) == [], "a task that only waits is no news"
 
 
 def test_the_live_table_shows_log_text_as_it_is():
@@ -94,7 +101,8 @@ def test_the_summary_tells_reused_steps_from_those_that_ran():
         ("fetch", "REUSE", "reused", None),
         ("train", "RUN", "success", 61.23),
     ]
-    assert view.reuse_sentence(rows) == "1 of 2 steps reused."
+    assert view.reuse_sentence(rows, 3.21) == "1 of 2 steps reused."
+    assert view.reuse_sentence(rows[:1], 3.21) == "Nothing had to run: 1 of 1 steps reused, in 3.2 s."
     text = rendered(view.summary_table(rows))
     assert "gs://bucket/train-0a1b2c" in text and "61.2" in text
     [row] = view.step_rows(plan(step("train")), [])
