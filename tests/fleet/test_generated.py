@@ -68,6 +68,21 @@ def test_file_of_another_author_is_not_overwritten(tmp_path: Path) -> None:
     assert contents(tmp_path) == before
 
 
+@pytest.mark.parametrize("link", ["clusters", "clusters/here.yaml", "clusters/extra-0.yaml", "fleet.schema.json"])
+def test_nothing_is_written_or_removed_through_a_link(tmp_path: Path, link: str) -> None:
+    folder = tmp_path / "infra"
+    folder.mkdir()
+    list(files_of(write_fleet(folder, many_clusters(1), inside=False)).update())
+    (folder / link).rename(tmp_path / "elsewhere")
+    (folder / link).symlink_to(tmp_path / "elsewhere")
+    file = write_fleet(folder, "tag: other\n")
+    (folder / "fleet.schema.json").write_text("{}")
+    before = contents(tmp_path)
+    with pytest.raises(FleetError, match=f"{link} is a link, which leads elsewhere: replace it. Nothing was written"):
+        list(files_of(file).update())
+    assert contents(tmp_path) == before
+
+
 def test_generated_file_is_replaced_not_rewritten(tmp_path: Path) -> None:
     """A reader that has the file open, for example ``ray up``, continues to read the old one."""
     file = write_fleet(tmp_path)

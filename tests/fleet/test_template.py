@@ -198,6 +198,13 @@ def test_unusable_template_is_named(source: str | None, says: str, cluster: Flee
         "{% include '/etc/passwd' %}",
         "{% import 'cluster.yaml.j2' as other %}",
         "{{ range(10 ** 9) | list }}",
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "{% for a in range(99999) %}{% set x = range(99999) | sum %}{% endfor %}",
+        "{% set x = namespace(y='%0999999d' % 1) %}{% for a in range(99) %}{% set x.y = x.y ~ x.y %}{% endfor %}",
+        "{{ 9 ** (9 ** 9) }}",
+        "{% set x = namespace(y=9) %}{% for a in range(99) %}{% set x.y = x.y * x.y %}{% endfor %}",
+        "{{ 'a' | center(10000000000) }}",
+        "{{ '%01000000000d' % cluster.max_workers }}",
         "{{ 1 / 0 }}",
         "{{ cluster.pools[999].kind }}",
         "{{ cluster.name + 1 }}",
@@ -214,7 +221,7 @@ def test_template_runs_no_code_and_reads_no_file(cluster: FleetCluster, tmp_path
     assert str(refused.value).isprintable() and len(str(refused.value)) < 700
 
 
-@pytest.mark.parametrize(("content", "why"), [(b"\xff", "no text in UTF-8"), (b"a" * ((1 << 20) + 1), "more than")])
+@pytest.mark.parametrize(("content", "why"), [(b"\xff", "not UTF-8"), (b"a" * ((1 << 20) + 1), "more than")])
 def test_template_not_utf8_or_too_large_is_refused(tmp_path: Path, content: bytes, why: str) -> None:
     (tmp_path / "cluster.yaml.j2").write_bytes(content)
     with pytest.raises(FleetError, match=why):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tradewind.fleet.errors import BadFileError
-from tradewind.fleet.yaml_schema import MAX_FILE_BYTES, YamlDocument, read_yaml
+from tradewind.fleet.yaml_schema import YamlDocument, read_yaml
+from tradewind.storage.bounded_read import SMALL
 
 
 def document(folder: Path, text: str) -> YamlDocument:
@@ -71,7 +73,11 @@ def test_empty_file_is_a_table_and_merges_are_as_in_pyyaml(tmp_path: Path) -> No
         ("a: !!python/object/apply:os.system [id]\n", "the tag tag:yaml.org,2002:python/object/apply:os.system means"),
         ("a: !secret x\n", "a.yaml:1: 'x' is not what its tag !secret says"),
         ("a: !!int x\n", "is not what its tag"),
-        ("a: " + "9" * 5000, "is not what its tag"),
+        ("a: " + "9" * 5000, "is a number in base 60, or too long"),
+        ("a: 12:30:45", "a.yaml:1: '12:30:45' is a number in base 60"),
+        ("a: 1" + ":10" * 99_999, "is a number in base 60"),
+        ("a: -1:30.5", "is a number in base 60"),
+        ("".join(f"k{number}: 1\n" for number in range(20_000)), "the file has more than 10,000 values: split it"),
         ("1: a\n", "the key '1' is no text"),
         ("on: a\n", "the key 'on' is no text"),
         ("? [a]\n: b\n", "is no text"),
@@ -79,7 +85,7 @@ def test_empty_file_is_a_table_and_merges_are_as_in_pyyaml(tmp_path: Path) -> No
         ("".join(f"{' ' * depth}a:\n" for depth in range(40)), "nest more than 30 deep"),
         ("a: &a\n  - *a\n", "repeat too much, or themselves"),
         ("a: &a {<<: *a}\n", "repeat too much, or themselves"),
-        ("a: 1\n" * (MAX_FILE_BYTES // 5 + 1), "a.yaml:1: the file is larger than 1 MiB"),
+        ("a: 1\n" * (SMALL // 5 + 1), "a.yaml:1: the file cannot be read (it has more than 1,048,576 bytes)"),
     ],
 )
 def test_unreadable_document_is_reported_with_its_line(text: str, says: str, tmp_path: Path) -> None:
@@ -100,11 +106,12 @@ def test_all_repeated_keys_are_named_at_once(tmp_path: Path) -> None:
     ("name", "says"),
     [
         ("missing.yaml", "missing.yaml:1: the file cannot be read"), ("folder", "folder:1: the file cannot be read"),
-        ("bytes.yaml", "no text in UTF-8"),
+        ("bytes.yaml", "is no text"), ("pipe.yaml", "it is no regular file"), ("a\0", "cannot be read"),
     ],
 )  # fmt: skip
 def test_file_that_is_missing_or_no_text_is_refused(name: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe.yaml")
     (tmp_path / "bytes.yaml").write_bytes(b"a: \xff\xfe\n")
     with pytest.raises(BadFileError, match=says):
         read_yaml(tmp_path / name)

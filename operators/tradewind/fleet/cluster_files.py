@@ -4,7 +4,8 @@ Each file is replaced atomically. A file without the header is a user's own, whi
 
 The same cluster and template give the same text, byte for byte. The text contains its hash, and so does a label of each
 node, so a command can compare nodes with their file without reading them. Read-only commands render the template too,
-in any checkout, so it runs in Jinja's sandbox: it runs no code, reads no other file, and sees only the cluster.
+in any checkout, so it runs in Jinja's sandbox: it runs no code, reads no other file, and sees only the cluster. Its CPU
+time and memory are bounded.
 
 ``set_tags`` edits the text of the fleet file in place, so that comments and order stay. It replaces a cluster's own
 tag, and adds one to a cluster that uses the default, which others keep.
@@ -15,10 +16,15 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import resource
+import sys
+import time
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final
 
 import yaml  # type: ignore[import-untyped]  # of Ray's own requirements
 
@@ -26,6 +32,7 @@ from tradewind.fleet.clusters import Fleet, FleetCluster
 from tradewind.fleet.errors import BadFileError, FleetError, on_one_line
 from tradewind.fleet.fleet_file import load_fleet
 from tradewind.fleet.yaml_schema import SCHEMA_FILE, read_yaml
+from tradewind.storage.bounded_read import SMALL, read_local
 from tradewind.storage.files import write_text
 
 if TYPE_CHECKING:
@@ -38,8 +45,54 @@ CLUSTERS_FOLDER: Final = "clusters"
 _CLUSTERS: Final = "clusters"
 _FIELD: Final = "tag"
 _HASH_LENGTH: Final = 16
-_MAX_BYTES: Final = 1 << 20
 _MAX_WHY_CHARS: Final = 300
+_MAX_CPU_S: Final = 0.5
+_MAX_MEMORY_BYTES: Final = 256 << 20
+
+
+class _TooCostlyError(Exception):
+    """A template needs too much CPU time."""
+
+
+@contextmanager
+def _bounded_cost() -> Iterator[None]:
+    """Bound the CPU time of this thread and the process's further memory in the block.
+
+    Raises:
+        _TooCostlyError: Python code that runs there takes too long. Memory beyond the limit is a ``MemoryError``.
+    """
+    deadline = time.thread_time() + _MAX_CPU_S
+
+    def check(frame: FrameType, *_: Any) -> Any:
+        if time.thread_time() > deadline:
+            raise _TooCostlyError("it takes too long")
+        return check if frame.f_code.co_filename == "<template>" else None  # loops; elsewhere calls are enough
+
+    trace, limits = sys.gettrace(), resource.getrlimit(resource.RLIMIT_AS)
+    with suppress(OSError):  # only Linux has this file
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        lower = pages * resource.getpagesize() + _MAX_MEMORY_BYTES
+        if limits[0] == resource.RLIM_INFINITY or lower < limits[0]:
+            resource.setrlimit(resource.RLIMIT_AS, (lower, limits[1]))
+    sys.settrace(check)
+    try:
+        yield
+    except MemoryError:
+        raise _TooCostlyError("it takes too much memory") from None
+    finally:
+        sys.settrace(trace)
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+def _product(left: Any, right: Any) -> Any:
+    """Return the product of small numbers: no trace function could end that of large ones."""
+    if not isinstance(left, int) or not isinstance(right, int) or max(left.bit_length(), right.bit_length()) > 64:
+        raise ValueError("a template multiplies only whole numbers of at most 64 bits")
+    return left * right
+
+
+def _no_power(left: Any, right: Any) -> Any:
+    raise ValueError("a template computes no powers")
 
 
 class ClusterTemplate:
@@ -55,24 +108,24 @@ class ClusterTemplate:
 
         self._file = file
         try:
-            with file.open("rb") as opened:
-                content = opened.read(_MAX_BYTES + 1)
-            self._source = content.decode()
-        except UnicodeDecodeError:
-            raise FleetError(f"The template {file} is no text in UTF-8: save it as such.") from None
+            content = read_local(file, SMALL)
         except OSError as error:
             raise FleetError(
                 f"The template {file} cannot be read ({error.strerror}): it belongs beside the fleet file. Copy "
                 f"infra/{TEMPLATE_NAME} of Tradewind's repository there."
             ) from None
-        if len(content) > _MAX_BYTES:
-            raise FleetError(f"The template {file} has more than {_MAX_BYTES:,} bytes, and no cluster needs so much.")
+        if content.flaw is not None:
+            raise FleetError(f"The template {file} cannot be used: {content.flaw}.")
+        self._source = content.text
         environment = ImmutableSandboxedEnvironment(
             undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
         )
+        environment.intercepted_binops = frozenset({"*", "**"})
+        environment.binop_table = {**environment.binop_table, "*": _product, "**": _no_power}
         try:
-            self._template: Template = environment.from_string(self._source)
-        except (TemplateError, RecursionError) as error:
+            with _bounded_cost():
+                self._template: Template = environment.from_string(self._source)
+        except (TemplateError, RecursionError, _TooCostlyError) as error:
             why = on_one_line(str(error)[:_MAX_WHY_CHARS])
             raise FleetError(f"The template {file} cannot be read: {why}") from None
 
@@ -87,8 +140,11 @@ class ClusterTemplate:
         values = json.dumps(dataclasses.asdict(cluster), sort_keys=True)
         config_hash = hashlib.sha256(f"{values}\n{self._source}".encode()).hexdigest()[:_HASH_LENGTH]
         try:
-            body = self._template.render(cluster=cluster, config_hash=config_hash)
-        except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
+            with _bounded_cost():
+                body = self._template.render(cluster=cluster, config_hash=config_hash)
+        except (
+            TemplateError, TypeError, ValueError, ArithmeticError, LookupError, RecursionError, _TooCostlyError
+        ) as error:  # fmt: skip
             why = on_one_line(str(error)[:_MAX_WHY_CHARS])
             raise FleetError(f"The template {self._file} cannot be filled in for {cluster.name}: {why}") from None
         return f"{HEADER}\n{body}"
@@ -115,7 +171,7 @@ class GeneratedFiles:
         folder = fleet.file.parent / CLUSTERS_FOLDER
         template = ClusterTemplate(fleet.file.parent / TEMPLATE_NAME)
         texts = {folder / f"{name}.yaml": template.text(cluster) for name, cluster in fleet.clusters.items()}
-        existing = {file: file.read_text(errors="replace") for file in sorted(folder.glob("*.yaml")) if file.is_file()}
+        existing = {file: read_local(file, SMALL).text for file in sorted(folder.glob("*.yaml")) if file.is_file()}
         for file in texts:
             if file in existing and not is_generated(existing[file]):
                 raise FleetError(
@@ -125,12 +181,20 @@ class GeneratedFiles:
         surplus = tuple(file for file, text in existing.items() if file not in texts and is_generated(text))
         schema = fleet.file.with_name(SCHEMA_FILE.name)
         if schema.is_file():
-            existing[schema] = schema.read_text(errors="replace")
+            existing[schema] = read_local(schema, SMALL).text
         texts[schema] = SCHEMA_FILE.read_text()
         return GeneratedFiles(texts, tuple(file for file in texts if existing.get(file) != texts[file]), surplus)
 
     def update(self) -> Iterator[str]:
-        """Write stale files and remove surplus ones; yield a sentence about each file."""
+        """Write stale files and remove surplus ones; yield a sentence about each file.
+
+        Raises:
+            FleetError: A file or their folder is a link; nothing was written.
+        """
+        for file in (*self.stale, *self.surplus):
+            for place in (file.parent, file):
+                if place.is_symlink() and (place == file or place.name == CLUSTERS_FOLDER):
+                    raise FleetError(f"{place} is a link, which leads elsewhere: replace it. Nothing was written.")
         for file in self.stale:
             write_text(str(file), self.texts[file])
             yield f"Wrote {file}."

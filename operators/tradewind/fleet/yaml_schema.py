@@ -21,13 +21,15 @@ from typing import Any, Final
 import yaml  # type: ignore[import-untyped]  # of Ray's own requirements
 
 from tradewind.fleet.errors import BadFileError, FileProblem, nearest_files_hint, nearest_names_hint
+from tradewind.storage.bounded_read import SMALL, read_local
 
 YamlPath = tuple[str | int, ...]
 
-MAX_FILE_BYTES: Final = 1 << 20
 MAX_DEPTH: Final = 30
-MAX_VALUES: Final = 100_000
+MAX_VALUES: Final = 10_000
 """Maximum number of values of a file, with the copies of its aliases."""
+_MAX_NUMBER_CHARS: Final = 40
+_NUMBERS: Final = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MERGE: Final = "tag:yaml.org,2002:merge"
 _COLLECTIONS: Final = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
@@ -74,18 +76,13 @@ def read_yaml_with_problems(file: Path) -> YamlDocument:
         BadFileError: It cannot be read, is no YAML, or is too large or too deep.
     """
     try:
-        with file.open("rb") as opened:
-            data = opened.read(MAX_FILE_BYTES + 1)
-        text = data.decode()
-    except OSError as error:
-        sentence = (
-            f"the file cannot be read ({error.strerror}){nearest_files_hint(file)}: name another one, or mend that."
-        )
+        content = read_local(file, SMALL)
+        why, text = content.flaw, content.text
+    except (OSError, ValueError) as error:  # a path may hold a NUL
+        why, text = f"{getattr(error, 'strerror', None) or error}", ""
+    if why:
+        sentence = f"the file cannot be read ({why}){nearest_files_hint(file)}: name another one, or mend that."
         raise _broken(file, 1, sentence) from None
-    except UnicodeDecodeError:
-        raise _broken(file, 1, "the file is no text in UTF-8: save it as such.") from None
-    if len(data) > MAX_FILE_BYTES:
-        raise _broken(file, 1, f"the file is larger than {MAX_FILE_BYTES >> 20} MiB, and no cluster needs so much.")
     try:
         _refuse_depth(file, text)
         root = yaml.compose(text, Loader=_LOADER)
@@ -100,9 +97,11 @@ def read_yaml_with_problems(file: Path) -> YamlDocument:
 
 
 def _refuse_depth(file: Path, text: str) -> None:
-    """What nests deeply must not reach ``compose``, which calls itself for each level."""
+    """What nests deeply must not reach ``compose``, which calls itself for each level; nor may too many values."""
     depth = 0
-    for event in yaml.parse(text, Loader=_LOADER):
+    for number, event in enumerate(yaml.parse(text, Loader=_LOADER)):
+        if number > 2 * MAX_VALUES:
+            raise _broken(file, _line(event.start_mark), f"the file has more than {MAX_VALUES:,} values: split it.")
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_DEPTH:
             raise _broken(file, _line(event.start_mark), f"values nest more than {MAX_DEPTH} deep: write them flatter.")
@@ -136,6 +135,10 @@ class _NodeReader:
         return [self.value(item, (*path, index), depth + 1) for index, item in enumerate(node.value)]
 
     def _scalar(self, node: yaml.ScalarNode, path: YamlPath) -> Any:
+        if node.tag in _NUMBERS and (":" in node.value or len(node.value) > _MAX_NUMBER_CHARS):
+            self.unread.add(path)
+            self._add(node, f"{node.value[:40]!r} is a number in base 60, or too long for one: write it in quotes.")
+            return None
         try:
             return self._construct(node)
         except (yaml.YAMLError, ValueError, OverflowError):

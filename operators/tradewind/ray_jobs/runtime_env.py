@@ -246,13 +246,13 @@ def check_patterns(patterns: Sequence[str], where: str) -> None:
     Raises:
         BadRequestError: The first wrong line.
     """
-    from ray._private.thirdparty.pathspec import PathSpec
+    from ray._private.runtime_env import packaging
 
     if len(patterns) > _MAX_PATTERNS:
         raise BadRequestError(f"{where} has {len(patterns):,} patterns, at most {_MAX_PATTERNS:,} are allowed.")
     for number, pattern in enumerate(patterns, 1):
         try:
-            PathSpec.from_lines("gitwildmatch", [pattern])
+            packaging._get_excludes(Path("/"), [pattern])
         except (ValueError, IndexError, re.error):
             shown = single_line(pattern, 60)
             raise BadRequestError(
