@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import os
 import re
-import tomllib
 from pathlib import Path
 from typing import Final
 
 from tradewind.marin.refusals import RefusedFileError
+from tradewind.storage.toml_files import read_toml
 
 CHECKOUT_VARIABLE: Final = "TRADEWIND_MARIN_CHECKOUT"
 _EXPERIMENTS = "experiments"
@@ -94,7 +94,7 @@ def required_libraries(root: Path) -> frozenset[str]:
     found: set[str] = set()
     for file in requirement_files(root):
         try:
-            listed = tomllib.loads(file.read_text()).get("project", {}).get("dependencies", [])
+            listed = read_toml(file).get("project", {}).get("dependencies", [])
             names = [_PACKAGE.match(each) for each in listed if ";" not in each]  # a marker limits it to some machines
         except (OSError, ValueError, AttributeError, TypeError):
             continue

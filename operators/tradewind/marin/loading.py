@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 TIME_LIMIT_S: Final = 20.0
 MAX_STEPS: Final = 2000
-_CALLS_EXECUTOR_MAIN = re.compile(rb"^(?!\s*(#|def\s)).*\bexecutor_main\s*\(", re.M)
+_CALLS_EXECUTOR_MAIN = re.compile(rb"^(?![ \t]*+(#|def\s)).*\bexecutor_main[ \t]*+\(", re.M)
 
 
 class MarinFileWarning(UserWarning):

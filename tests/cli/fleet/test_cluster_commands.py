@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -112,10 +113,12 @@ def test_config_may_name_the_fleet_file(fleet: Path, monkeypatch: pytest.MonkeyP
 def test_invalid_cluster_file_path_error_gives_reason(fleet: Path, tmp_path: Path, run: Run) -> None:
     update(fleet)
     folder = fleet.parent / "clusters"
+    os.mkfifo(fleet.parent / "pipe.yaml")
     for path, says in (
         (folder / "gone.yaml", "gone.yaml cannot be read (No such file or directory)."),
         (fleet, f": name a cluster of {fleet}, or its file in"),
-        (folder, "cannot be read (Is a directory)."),
+        (folder, "clusters cannot be read: it is a folder."),
+        (fleet.parent / "pipe.yaml", "pipe.yaml cannot be read: it is no regular file."),
     ):
         code, out, err = run("list", str(path), "--fleet", str(fleet))
         assert (code, out) == (2, "") and says in err, err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -157,6 +158,9 @@ def test_the_commit_and_the_workspaces_modules_are_found(tmp_path: Path) -> None
         ("[tool]\nuv = 7\n", ""),
         ("tool = [1]\n", ""),
         ("a = " + "[" * 100_000, ""),
+        (".".join("a" * 50_000) + " = 1", ""),
+        ("a = " + "1" * 5000, ""),
+        (None, None),
         ("", '[submodule "a"]\n\tpath = /etc\n'),
         ("", '[submodule "a"]\n\tpath = ../outside\n'),
         ("", '[submodule "a"]\n\tpath = in/../../outside\n'),
@@ -164,12 +168,14 @@ def test_the_commit_and_the_workspaces_modules_are_found(tmp_path: Path) -> None
         ("", "[submodule"),
         ("", "\x00"),
     ],
-    ids=ascii,
+    ids=lambda text: ascii(text)[:30],
 )
-def test_foreign_project_adds_no_outside_modules_and_no_error(project: str, modules: str, tmp_path: Path) -> None:
+def test_foreign_project_adds_no_outside_modules_and_no_error(
+    project: str | None, modules: str | None, tmp_path: Path
+) -> None:
     folder = tmp_path / "code"
     for name in ("code/in", "code/a:b/src", "outside/src"):
         (tmp_path / name).mkdir(parents=True)
-    (folder / "pyproject.toml").write_text(project)
-    (folder / ".gitmodules").write_text(modules)
+    for name, text in (("pyproject.toml", project), (".gitmodules", modules)):
+        os.mkfifo(folder / name) if text is None else (folder / name).write_text(text)
     assert module_folders(folder) == []

@@ -21,9 +21,10 @@ from tradewind.fleet.clusters import Fleet, FleetCluster, unknown_zone_warnings
 from tradewind.fleet.errors import nearest_files_hint, nearest_names_hint
 from tradewind.fleet.fleet_file import FLEET_VARIABLE, USUAL_FILE, load_fleet
 from tradewind.fleet.local_paths import BadPathError, expanded
+from tradewind.storage.bounded_read import read_local
 
 _ENDINGS: Final = (".yaml", ".yml")
-_MAX_CHARS: Final = 1_000_000
+_MAX_BYTES: Final = 8 << 20
 _RAY_CLUSTER: Final = re.compile(r"^cluster_name\s*:", re.MULTILINE)
 _CONFIGURED_FILE: Final = "[tradewind] fleet_file"
 _CLUSTER_FILE: Final = "The cluster file"
@@ -200,10 +201,12 @@ def _set_clusters(arguments: argparse.Namespace, field: str, names: list[str]) -
 @_bad_paths_refused()
 def _text_of(path: Path, source: str) -> str:
     try:
-        with expanded(path, source).open(errors="replace") as opened:
-            return opened.read(_MAX_CHARS)
+        content = read_local(expanded(path, source), _MAX_BYTES)
     except OSError as error:
         raise UsageError(f"{source} {path} cannot be read ({error.strerror}){nearest_files_hint(path)}.") from None
+    if content.flaw:
+        raise UsageError(f"{source} {path} cannot be read: {content.flaw}.")
+    return content.text
 
 
 def _configured() -> str | None:

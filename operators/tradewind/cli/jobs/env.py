@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from configparser import ConfigParser
 from configparser import Error as ConfigError
@@ -18,6 +17,8 @@ from typing import Any, Final
 
 from tradewind.cli.output import CommandError, UsageError, user_name
 from tradewind.ray_jobs.secret_patterns import detect_secret, secret_variable
+from tradewind.storage.bounded_read import SMALL, read_local
+from tradewind.storage.toml_files import read_toml
 
 SETTINGS_FILE = ".marin.yaml"
 _NAME: Final = re.compile(r"[^\s=\x00-\x1f\x7f-\x9f]{1,500}")
@@ -157,20 +158,19 @@ def _is_inside(path: Path, folder: Path) -> bool:
 
 def _workspace_members(folder: Path) -> list[Path]:
     try:
-        project = tomllib.loads((folder / "pyproject.toml").read_text())
-        workspace = project["tool"]["uv"]["workspace"]
+        workspace = read_toml(folder / "pyproject.toml")["tool"]["uv"]["workspace"]
         members, exclude = (list(workspace.get(key, [])) for key in ("members", "exclude"))
         left_out = {path for glob in exclude for path in folder.glob(glob)}
         return [path for glob in members for path in sorted(folder.glob(glob)) if path not in left_out]
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, NotImplementedError, RecursionError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, NotImplementedError):
         return []  # also for an absolute glob
 
 
 def _submodules(folder: Path) -> list[Path]:
     parser = ConfigParser(strict=False, interpolation=None)
     try:
-        parser.read(folder / ".gitmodules")
-    except (OSError, ConfigError, ValueError):
+        parser.read_string(read_local(folder / ".gitmodules", SMALL).text)
+    except (OSError, ConfigError):
         return []
     return [folder / path for section in parser.sections() if (path := parser.get(section, "path", fallback=""))]
 
