@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -125,18 +127,52 @@ def test_missing_metadata_costs_a_whole_checkpoint_nothing(root: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("file", ["manifest.ocdbt", "files.json"])
-def test_damage_of_every_checkpoint_fails_and_removes_nothing(tmp_path: Path, file: str) -> None:
+@pytest.mark.parametrize("cut", ["manifest.ocdbt", "files.json", None])
+@pytest.mark.parametrize("removed", ["d/one", "files.json"])
+def test_damage_of_every_checkpoint_fails_and_removes_nothing(tmp_path: Path, cut: str | None, removed: str) -> None:
     """Else the training would start again at step 0, and end well."""
     checkpoints = [write_complete(str(tmp_path), step) for step in (3, 5)]
     (tmp_path / "step-7").mkdir()  # its training was killed while it wrote this one
     for checkpoint in checkpoints:
-        (Path(checkpoint) / file).write_bytes(b"{")
+        if cut is not None:
+            (Path(checkpoint) / cut).write_bytes(b"{")
+        else:
+            (Path(checkpoint) / "metadata.json").unlink()
+            (Path(checkpoint) / removed).unlink()
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(ValueError, match="Every checkpoint of this training is damaged") as refusal:
         resume.clean_up_checkpoints([str(tmp_path)])
     assert all(checkpoint in str(refusal.value) for checkpoint in checkpoints)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.slow
+def test_whole_checkpoint_continues_beside_damage_of_every_complete_one(tmp_path: Path) -> None:
+    whole, damaged, bomb = (Path(write_complete(str(tmp_path), step)) for step in (3, 5, 7))
+    (whole / "metadata.json").unlink()
+    (damaged / "d/one").unlink()
+    os.mkfifo(damaged / "d/one")
+    for name in ("metadata.json", "files.json"):
+        with (bomb / name).open("r+b") as file:
+            file.truncate(3 << 30)  # no memory holds this, and Levanter would read it
+    resume.clean_up_checkpoints([str(tmp_path)])
+    assert [(each.path, each.step) for each in resume.complete_checkpoints([str(tmp_path)])] == [(str(whole), 3)]
+    assert [*tmp_path.iterdir()] == [whole]
+
+
+@pytest.mark.slow
+def test_of_folders_that_no_training_names_so_metadata_alone_is_removed(tmp_path: Path) -> None:
+    sound = write_complete(str(tmp_path), 3)
+    copies = [
+        Path(shutil.copytree(sound, tmp_path / name)) for name in ("best", "step-03", "step-3 ", f"step-{10**18}")
+    ]
+    for copy in copies:
+        (copy / "metadata.json").write_text('{"step": 9, "timestamp": "2026-01-01T00:00:00"}')
+        (copy / "d/one").unlink()
+    resume.clean_up_checkpoints([str(tmp_path)])
+    found = resume.newest_checkpoint([str(tmp_path)])
+    assert found is not None and found.path == sound
+    assert all((copy / "d/two").exists() and not (copy / "metadata.json").exists() for copy in copies)
 
 
 @pytest.mark.slow
@@ -148,6 +184,9 @@ def test_only_the_link_to_checkpoint_of_other_run_is_removed(tmp_path: Path) -> 
     sound = write_complete(own, 3)
     Path(own, "step-60").symlink_to(linked[0])  # of step 4 by its metadata
     Path(own, "step-6").symlink_to(linked[1])
+    Path(own, "step-7").symlink_to(Path(own, "step-6"))
+    for name, target in (("step-8", "step-8"), ("step-9", "step-10"), ("step-10", "step-9"), ("step-11", "/nowhere")):
+        Path(own, name).symlink_to(target)
     before = sorted(Path(other).rglob("*"))
     resume.clean_up_checkpoints([own])
     assert [str(path) for path in Path(own).iterdir()] == [sound]

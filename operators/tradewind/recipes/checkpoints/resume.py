@@ -3,7 +3,8 @@
 Permanent and temporary checkpoints may have different paths. Before any process looks for the newest, process 0 removes
 incomplete ones, and damaged ones if there is an undamaged one, else the training fails. So all processes find the same
 one, and training can write those steps again. Levanter would read a damaged checkpoint, and write into an incomplete
-one. With another number of devices that fails, since the chunks have another shape.
+one. With another number of devices that fails, since the chunks have another shape. Of a folder that no training names
+so, such as a user's copy, only the metadata is removed.
 
 A checkpoint is complete when its folder has ``metadata.json``, which Levanter writes last. Right before, Tradewind adds
 ``files.json``: path, size and checksum of every file. On Cloud Storage the checksum is the store's own (CRC32C, part of
@@ -30,10 +31,19 @@ from glob import escape
 from typing import Any, Final
 
 from tradewind.datasets.files import atomic_writer, basename, exists, is_remote, join, read_json, write_json
-from tradewind.records.parsing import FieldType, RecordFormatError, is_count, is_relative, is_text, parse, parse_fields
+from tradewind.records.parsing import (
+    FieldType,
+    RecordFormatError,
+    as_object,
+    is_count,
+    is_relative,
+    is_text,
+    parse,
+    parse_fields,
+)
 from tradewind.storage import file_system_at, open_file
-from tradewind.storage.bounded_read import SMALL
-from tradewind.text import truncated_repr
+from tradewind.storage.bounded_read import LARGE, SMALL, Content, read_local
+from tradewind.text import single_line, truncated_repr
 
 FILE_LIST = "files.json"
 METADATA = "metadata.json"
@@ -41,7 +51,9 @@ _OWN = (FILE_LIST, METADATA)
 _MANIFEST = "manifest.ocdbt"
 _MAX_LISTED: Final = 5
 """Damaged checkpoints in an error."""
-_FOLDER: Final = re.compile(r"step-([0-9]{1,16})")
+_MAX_PATH: Final = 1000
+"""Characters of a path in messages."""
+_FOLDER: Final = re.compile(r"step-(0|[1-9][0-9]{0,15})")
 _KINDS: Final = {
     "given": FieldType(is_text, "a path"),
     "checkpoint": FieldType(is_text, "a path"),
@@ -62,11 +74,12 @@ def damage(checkpoint: str) -> str | None:
         OSError: The store does not answer, so the damage is unknown.
     """
     path = join(checkpoint, FILE_LIST)
-    if not exists(path):
+    content = _contents([path], LARGE).get(path)
+    if content is None:
         data = any(exists(join(checkpoint, name)) for name in (_MANIFEST, "model"))
         return None if data else "it has no data"
     try:
-        listed = read_json(path)
+        listed = json.loads(content.text)
     except (ValueError, RecursionError):
         return f"{FILE_LIST} is no JSON"
     if not isinstance(listed, dict) or not all(isinstance(each, dict) and "size" in each for each in listed.values()):
@@ -113,11 +126,11 @@ def _files(checkpoint: str) -> dict[str, dict[str, Any]]:
     fs, root = file_system_at(checkpoint)
     fs.invalidate_cache()
     entries = fs.find(root, detail=True)
-    start = len(root.rstrip("/")) + 1
+    start, remote = len(root.rstrip("/")) + 1, is_remote(checkpoint)
     return {
-        path[start:]: _describe(fs, path, info, is_remote(checkpoint))
+        path[start:]: _describe(fs, path, info, remote)
         for path, info in entries.items()
-        if path[start:] not in _OWN
+        if path[start:] not in _OWN and (remote or os.path.isfile(path) or os.path.isdir(path))  # a pipe would block
     }
 
 
@@ -140,12 +153,26 @@ def _crc32(fs: Any, path: str) -> int:
 
 def _difference(name: str, listed: Mapping[str, Any], found: Mapping[str, Any] | None) -> str | None:
     if found is None:
-        return f"{name} is missing"
+        return f"{single_line(name)} is missing"
     if found["size"] != listed["size"]:
-        return f"{name} has {found['size']} bytes instead of {listed['size']}"
+        return f"{single_line(name)} has {found['size']} bytes instead of {truncated_repr(listed['size'])}"
     if any(listed[kind] != found[kind] for kind in listed.keys() & found.keys()):
-        return f"{name} has other content than was written"
+        return f"{single_line(name)} has other content than was written"
     return None
+
+
+def _contents(paths: Sequence[str], max_bytes: int) -> dict[str, Content]:
+    """Read those files that exist, with a bound; a link is followed, as Levanter does."""
+    from tradewind.storage.files import read_contents  # the file store: not while a DAG file is parsed
+
+    remote = [path for path in paths if is_remote(path)]
+    found = read_contents(remote, max_bytes) if remote else {}
+    for path in paths:
+        name = None if is_remote(path) else file_system_at(path)[1]
+        if name and os.path.exists(name):  # not for a link that leads nowhere, or to itself
+            with suppress(FileNotFoundError, NotADirectoryError):  # Levanter removes it at the same time
+                found[path] = read_local(name, max_bytes)
+    return found
 
 
 @dataclass(frozen=True)
@@ -173,25 +200,46 @@ class MislabeledCheckpoint:
 def complete_checkpoints(roots: Sequence[str]) -> list[FoundCheckpoint]:
     """List the complete checkpoints that are, or are under, these folders; the newest last."""
     return [
-        FoundCheckpoint(found.path, found.step, bool(found.metadata.get("is_temporary")))
-        for found in _discovered(roots)
-        if _wrong_step(found.path, found.metadata["step"]) is None
+        FoundCheckpoint(path, metadata["step"], bool(metadata.get("is_temporary")))
+        for path, metadata in _discovered(roots)
+        if _wrong_step(path, metadata["step"]) is None
     ]
 
 
 def mislabeled_checkpoints(roots: Sequence[str]) -> list[MislabeledCheckpoint]:
     """List the checkpoints that Levanter would take for complete, but of a wrong step."""
-    steps = {found.path: found.metadata["step"] for found in _discovered(roots)}
-    wrong = {path: _wrong_step(path, step) for path, step in steps.items()}
+    wrong = {path: _wrong_step(path, metadata["step"]) for path, metadata in _discovered(roots)}
     return [MislabeledCheckpoint(path, why) for path, why in wrong.items() if why is not None]
 
 
-def _discovered(roots: Sequence[str]) -> list[Any]:
-    from levanter.checkpoint import discover_checkpoint_candidates
+def _discovered(roots: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
+    """Return path and metadata of what ``levanter.checkpoint`` takes for complete, in its order.
 
-    for root in roots:
-        file_system_at(root)[0].invalidate_cache()  # another process may have written or removed some
-    return list(discover_checkpoint_candidates(*roots))
+    Levanter would read metadata of any size.
+    """
+    found = _metadata_of([*roots, *_folders(roots)])
+    valid = [(path, metadata) for path, metadata in found.items() if metadata is not None]
+    return sorted(valid, key=lambda each: (int(each[1]["step"]), _time_of(each[1]), each[0]))
+
+
+def _metadata_of(folders: Sequence[str]) -> dict[str, dict[str, Any] | None]:
+    """Map folders with metadata to it; None if Levanter cannot read it, and ignores the folder."""
+    files = {join(folder, METADATA): folder for folder in folders}
+    return {files[file]: _parse_metadata(content) for file, content in _contents([*files], SMALL).items()}
+
+
+def _parse_metadata(content: Content) -> dict[str, Any] | None:
+    try:
+        metadata = as_object(json.loads(content.text))
+        int(metadata["step"])
+        _time_of(metadata)
+    except (ValueError, OverflowError, RecursionError, KeyError, TypeError):
+        return None
+    return metadata
+
+
+def _time_of(metadata: Mapping[str, Any]) -> datetime:
+    return datetime.fromisoformat(metadata["timestamp"]).replace(tzinfo=None)
 
 
 def _wrong_step(path: str, step: Any) -> str | None:
@@ -221,16 +269,19 @@ def clean_up_checkpoints(roots: Sequence[str]) -> None:
 
     if jax.process_index() == 0:
         damaged = damaged_checkpoints(roots)
-        for folder in _checkpoint_folders(roots):
-            if _is_whole(folder):
-                _write_metadata(folder, is_temporary=not folder.startswith(f"{roots[0].rstrip('/')}/"))
-            elif not exists(join(folder, METADATA)):
-                print(f"removed the incomplete checkpoint {folder}", flush=True)
+        permanent, folders = set(_checkpoint_folders(roots[:1])), _checkpoint_folders(roots)
+        written = _metadata_of(folders)
+        for folder in folders:
+            if written.get(folder) is None and _has_all_files(folder):
+                _write_metadata(folder, is_temporary=folder not in permanent)
+            elif folder not in written:
+                print(f"removed the incomplete checkpoint {single_line(folder, _MAX_PATH)}", flush=True)
                 remove_checkpoint(folder)
         for checkpoint, wrong in damaged.items():
-            print(f"removed the damaged checkpoint {checkpoint}: {wrong}", flush=True)
-            # A root only has stray metadata.
-            (make_incomplete if checkpoint in roots else remove_checkpoint)(checkpoint)
+            is_own = checkpoint in folders or _is_link(checkpoint)
+            what = "" if is_own else f"the {METADATA} of "
+            print(f"removed {what}the damaged checkpoint {single_line(checkpoint, _MAX_PATH)}: {wrong}", flush=True)
+            (remove_checkpoint if is_own else make_incomplete)(checkpoint)
     sync_global_devices("tradewind: checkpoints settled")
 
 
@@ -240,8 +291,10 @@ def damaged_checkpoints(roots: Sequence[str]) -> dict[str, str]:
     Raises:
         ValueError: All are damaged: without them, the training would start again at step 0 and not say so.
     """
-    written = [folder for folder in _checkpoint_folders(roots) if exists(join(folder, METADATA))]
-    invalid = [folder for folder in written if not _has_metadata(folder) and not _is_whole(folder)]
+    folders = _checkpoint_folders(roots)
+    written = _metadata_of(folders)
+    whole = [folder for folder in folders if written.get(folder) is None and _has_all_files(folder)]
+    invalid = [folder for folder, metadata in written.items() if metadata is None and folder not in whole]
     damaged = dict.fromkeys(invalid, f"its {METADATA} is invalid")
     damaged |= {each.path: f"it {each.wrong}" for each in mislabeled_checkpoints(roots)}
     for found in reversed(complete_checkpoints(roots)):
@@ -249,13 +302,28 @@ def damaged_checkpoints(roots: Sequence[str]) -> dict[str, str]:
         if wrong is None:
             return damaged
         damaged[found.path] = wrong
-    if any(path not in roots for path in damaged):  # stray metadata beside the checkpoints is none
-        listed = "; ".join(f"{path}: {wrong}" for path, wrong in list(damaged.items())[:_MAX_LISTED])
+    if whole:
+        return damaged
+    lost = {path: wrong for path, wrong in damaged.items() if path not in roots}  # stray metadata beside them is none
+    lost |= _lost([folder for folder in folders if folder not in written])
+    if lost:
+        listed = [f"{single_line(path, _MAX_PATH)}: {wrong}" for path, wrong in lost.items()]
         raise ValueError(
-            f"Every checkpoint of this training is damaged, so it would start again at step 0 ({listed}). Nothing was "
-            "removed: restore one of them, or remove them to start again."
+            "Every checkpoint of this training is damaged, so it would start again at step 0 "
+            f"({'; '.join(listed[:_MAX_LISTED])}). Nothing was removed: restore one of them, or remove them to start "
+            "again."
         )
     return damaged
+
+
+def _lost(folders: Sequence[str]) -> dict[str, str]:
+    """Return path -> damage of checkpoints that were once complete, of all without metadata or all their files.
+
+    A kill leaves at most one incomplete checkpoint, and without its file list, which is written after the data.
+    """
+    own = [folder for folder in folders if not _is_link(folder)]
+    was_complete = len(own) > 1 or any(exists(join(folder, FILE_LIST)) for folder in own)
+    return dict.fromkeys(own, f"its {METADATA} is missing") if was_complete else {}
 
 
 def make_permanent(checkpoint: FoundCheckpoint, root: str) -> None:
@@ -279,20 +347,24 @@ def remove_temporary(roots: Sequence[str]) -> None:
 
 def _checkpoint_folders(roots: Sequence[str]) -> list[str]:
     """List the folders of checkpoints, complete or not."""
+    return [folder for folder in _folders(roots) if _FOLDER.fullmatch(basename(folder))]
+
+
+def _folders(roots: Sequence[str]) -> list[str]:
+    """List the folders below the roots, freshly, since another process may have written or removed some."""
     folders: list[str] = []
     for root in roots:
         fs, plain = file_system_at(root)
         fs.invalidate_cache()
-        for path, about in fs.glob(join(escape(plain), "step-*"), detail=True).items():
-            if about["type"] != "file" and _FOLDER.fullmatch(basename(path.rstrip("/"))):
+        for path, about in fs.glob(join(escape(plain), "*"), detail=True).items():
+            if about["type"] != "file":
                 folders.append(str(fs.unstrip_protocol(path)) if "://" in root else path)
     return folders
 
 
-def _is_whole(folder: str) -> bool:
-    """Whether only valid metadata is missing: a process was killed right before, or while, it wrote this last file."""
-    is_listed = not _is_link(folder) and exists(join(folder, FILE_LIST))
-    return is_listed and not _has_metadata(folder) and damage(folder) is None
+def _has_all_files(folder: str) -> bool:
+    """Whether a checkpoint without valid metadata, its last file, lacks nothing else: a kill came right before."""
+    return not _is_link(folder) and exists(join(folder, FILE_LIST)) and damage(folder) is None
 
 
 def _write_metadata(folder: str, is_temporary: bool) -> None:
@@ -300,17 +372,6 @@ def _write_metadata(folder: str, is_temporary: bool) -> None:
     now = datetime.now(UTC).replace(tzinfo=None).isoformat()
     write_json(join(folder, METADATA), {"step": step, "timestamp": now, "is_temporary": is_temporary})
     print(f"completed the checkpoint {folder}, of which only {METADATA} was missing", flush=True)
-
-
-def _has_metadata(checkpoint: str) -> bool:
-    """Whether Levanter can read the metadata; it ignores a checkpoint with others."""
-    try:
-        metadata: Any = read_json(join(checkpoint, METADATA))
-        int(metadata["step"])
-        datetime.fromisoformat(metadata["timestamp"])
-    except (ValueError, OverflowError, RecursionError, KeyError, TypeError, FileNotFoundError, IsADirectoryError):
-        return False
-    return True
 
 
 @dataclass(frozen=True)
