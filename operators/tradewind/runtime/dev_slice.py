@@ -13,9 +13,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -190,23 +191,17 @@ def main() -> None:
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     group, file = HostGroup.of_slice(arguments.slice_type), Path.home() / heartbeat_path(arguments.session)
-    heartbeat = SessionHeartbeat(lambda: _changed_ns(file), arguments.silent)
-    with _removing_at_end(file):
+    heartbeat, say = SessionHeartbeat(lambda: _changed_ns(file), arguments.silent), partial(print, flush=True)
+    try:
         while (state := heartbeat.poll()) is SessionState.NONE_YET:
             time.sleep(_POLL_S)
         if state is not SessionState.ALIVE:
-            _say(f"Nothing was reserved for the session: {state.value}.")
+            say(f"Nothing was reserved for the session: {state.value}.")
             sys.exit(0)
         import ray
 
         ray.init(log_to_driver=False)
-        sys.exit(SliceHolder(arguments.session, group, heartbeat, _say).hold(arguments.wait))
-
-
-@contextmanager
-def _removing_at_end(file: Path) -> Iterator[None]:
-    try:
-        yield
+        sys.exit(SliceHolder(arguments.session, group, heartbeat, say).hold(arguments.wait))
     finally:
         file.unlink(missing_ok=True)
 
@@ -216,10 +211,6 @@ def _changed_ns(file: Path) -> int | None:
         return file.stat().st_mtime_ns
     except FileNotFoundError:
         return None
-
-
-def _say(sentence: str) -> None:
-    print(sentence, flush=True)
 
 
 if __name__ == "__main__":

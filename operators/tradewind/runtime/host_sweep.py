@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -72,15 +71,13 @@ def sweep_hosts(
 
 def free_slices(hosts: Sequence[Node], free: Mapping[str, Mapping[str, float]]) -> set[str]:
     """Return the slices of which all chips and the head resource are free on all hosts."""
-    by_slice: dict[str, list[Node]] = defaultdict(list)
-    for node in hosts:
-        if node.slice_name:
-            by_slice[node.slice_name].append(node)
-    return {name for name, nodes in by_slice.items() if all(_is_unused(node, free.get(node.id, {})) for node in nodes)}
-
-
-def _is_unused(node: Node, free: Mapping[str, float]) -> bool:
-    return all(free.get(name, 0.0) == amount for name, amount in _chips_and_head(node).items())
+    in_use = {
+        node.slice_name
+        for node in hosts
+        for name, amount in _chips_and_head(node).items()
+        if free.get(node.id, {}).get(name, 0.0) != amount
+    }
+    return {node.slice_name for node in hosts if node.slice_name and node.slice_name not in in_use}
 
 
 def _chips_and_head(node: Node) -> dict[str, float]:

@@ -225,12 +225,12 @@ def _list_source(prefix: str, mirror: MirroredPath) -> FoundSource:
 
 
 def _files(folder: str) -> list[StoredFile]:
-    return [file for file in list_files(folder) if not _is_own(file.path)]
-
-
-def _is_own(path: str) -> bool:
-    parts = path.split("/")
-    return _is_step_record(path) or is_record(path) or not OWN_FOLDERS.isdisjoint(parts)
+    """Return the files below ``folder``, without records."""
+    return [
+        file
+        for file in list_files(folder)
+        if not (_is_step_record(file.path) or is_record(file.path)) and OWN_FOLDERS.isdisjoint(file.path.split("/"))
+    ]
 
 
 def _is_step_record(path: str) -> bool:

@@ -30,6 +30,7 @@ from tradewind.storage.errors import LeaseLostError, StorageError
 
 GIGABYTE: Final = 10**9
 _MAX_POLL_S: Final = 2.0
+_say: Final = partial(print, flush=True)
 
 Result = TypeVar("Result")
 
@@ -151,7 +152,3 @@ def _amount(source: FoundSource) -> str:
 
 def _no_work(end: LeaseEndReason) -> None:
     """Do nothing: the copying threads check the lease before each mebibyte."""
-
-
-def _say(sentence: str) -> None:
-    print(sentence, flush=True)

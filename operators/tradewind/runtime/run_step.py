@@ -108,7 +108,8 @@ def main() -> int:
         except LeaseLostError:
             return _superseded(owner, spec)
     if attempt.cluster and owner.end is LeaseEndReason.STOP_REQUESTED:
-        _await_signal()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        time.sleep(SIGNAL_TIMEOUT_S)  # Ray's stop follows the request in the lease, and shows the job as stopped
     return code
 
 
@@ -215,12 +216,6 @@ def _prepare(attempt: Attempt, spec: StepSpec, check_lease: Callable[[], None]) 
     if not attempt.withdraws:
         return attempt
     return write_attempt(spec.output_path, replace(attempt, has_withdrawn=True))
-
-
-def _await_signal() -> None:
-    """Wait for Ray's stop, which follows the stop request in the lease, so that Ray shows the job as stopped."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    time.sleep(SIGNAL_TIMEOUT_S)
 
 
 def _superseded(owner: LeaseRenewer, spec: StepSpec) -> int:

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NoReturn
 
 from tradewind.runtime.driver.log_capture import StoredLog, pump
+from tradewind.runtime.driver.process_guard import exit_like
 from tradewind.runtime.driver.secrets import fetch_secrets
 from tradewind.serialization.errors import SecretError
 from tradewind.serialization.masking import NAMES_VARIABLE, Masker, StreamMasker
@@ -57,7 +58,7 @@ def main() -> NoReturn:
         print(error, flush=True)
         sys.exit(NO_SECRET_EXIT_CODE)
     environment = {**os.environ, **values, NAMES_VARIABLE: ",".join(values)}
-    _end_as(_run(sys.argv[1], environment, Masker(values.values(), given.get("kept", ()))))
+    exit_like(_run(sys.argv[1], environment, Masker(values.values(), given.get("kept", ()))))
 
 
 def _run(entrypoint: str, environment: Mapping[str, str], masker: Masker) -> int:
@@ -82,15 +83,6 @@ def _run(entrypoint: str, environment: Mapping[str, str], masker: Masker) -> int
     for thread in pumps:
         thread.join(_DRAIN_S)
     return code
-
-
-def _end_as(code: int) -> NoReturn:
-    """End this process as the entrypoint ended, by its code or its signal."""
-    if code < 0:
-        if -code != signal.SIGKILL:
-            signal.signal(-code, signal.SIG_DFL)
-        os.kill(os.getpid(), -code)
-    os._exit(code)
 
 
 if __name__ == "__main__":

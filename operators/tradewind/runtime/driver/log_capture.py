@@ -110,12 +110,9 @@ def pump(reader: int, stdout: int, log: StoredLog, masked: StreamMasker) -> None
         data = os.read(reader, _CHUNK)
         shown_data = masked.feed(data) if data else masked.end()
         text = decoder.decode(shown_data, final=not data).encode()
-        _write_all(stdout, text)
+        written = 0
+        while written < len(text):
+            written += os.write(stdout, text[written:])
         log.write(text)
         if not data:
             return
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]

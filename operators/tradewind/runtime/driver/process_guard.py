@@ -29,7 +29,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NoReturn
 
 GRACE_S: Final = 5.0
 GRACE_VARIABLE: Final = "TRADEWIND_POD_GRACE_SECONDS"
@@ -129,7 +129,7 @@ def guard_offset(pid: int) -> int:
     return DEADLINE.size + ENDED.size * (pid % _PLACES)
 
 
-def exit_like(code: int) -> None:
+def exit_like(code: int) -> NoReturn:
     """End this process like one whose ``subprocess`` return code is ``code``."""
     if code < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the command has dumped core already, if it may

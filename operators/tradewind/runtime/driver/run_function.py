@@ -63,16 +63,12 @@ def _join_slice(process_id: int, processes: int) -> None:
 
 def _call(spec: StepSpec) -> Any:
     function, ray_task = spec.load_function(print), spec.ray_task
-    if _replaces_marin_function(spec, function):  # it needs none of the Ray resources that Marin's function requests
-        ray_task = None
+    if spec.function.startswith("marin.") and str(getattr(function, "__module__", "")).startswith("tradewind."):
+        ray_task = None  # Tradewind's replacement needs none of the Ray resources that Marin's function requests
     import_quickly(getattr(function, "warm_imports", ()))
     if isinstance(spec.load_resources(), (TpuSlice, Hosts)):  # each host would submit a task that Ray may run elsewhere
         function, ray_task = plain_function(function), None
     return call_and_await(function, [spec.load_config()], {}, ray_task, _secrets(spec))
-
-
-def _replaces_marin_function(spec: StepSpec, function: Any) -> bool:
-    return spec.function.startswith("marin.") and str(getattr(function, "__module__", "")).startswith("tradewind.")
 
 
 def _secrets(spec: StepSpec) -> dict[str, str]:

@@ -31,7 +31,8 @@ def main() -> NoReturn:
         preflight = getattr(function, "preflight", None)
         if preflight is not None:
             import_quickly(getattr(function, "warm_imports", ()))
-            check_sizes(preflight, spec.load_config(), [_size(size) for size in sys.argv[3:]])
+            sizes = (size.partition(":") for size in sys.argv[3:])
+            check_sizes(preflight, spec.load_config(), [(int(devices), int(slices)) for devices, _, slices in sizes])
     except BaseException as error:
         write_error(spec.output_path, attempt.number, describe_error(error, spec, masker))
         code = 1
@@ -45,11 +46,6 @@ def check_sizes(preflight: Callable[..., Any], config: Any, sizes: Iterable[tupl
     takes_slices = "num_slices" in inspect.signature(preflight).parameters
     for devices, slices in sizes:
         preflight(config, devices, **({"num_slices": slices} if takes_slices else {}))
-
-
-def _size(text: str) -> tuple[int, int]:
-    devices, _, slices = text.partition(":")
-    return int(devices), int(slices)
 
 
 if __name__ == "__main__":

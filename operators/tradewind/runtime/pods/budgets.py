@@ -34,12 +34,6 @@ class Budgets:
     max_preemptions: int = DEFAULT_MAX_PREEMPTIONS
     max_failures: int = DEFAULT_MAX_FAILURES
 
-    def __post_init__(self) -> None:
-        for name in ("max_preemptions", "max_failures"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise ValueError(f"{name}={value!r}: give a whole number, 0 or more.")
-
 
 @dataclass(frozen=True)
 class EndedAttempt:
@@ -104,7 +98,9 @@ class History:
             return f"{counts}."
         before = self.preemptions + self.failures - len(self.latest)
         parts = [f"{before} before"] if before else []
-        parts += [f"{_clock_time(ended.at)} {ended.incident.sentence.rstrip('.')}" for ended in self.latest]
+        for ended in self.latest:
+            at = datetime.fromtimestamp(ended.at, UTC)
+            parts.append(f"{at:%Y-%m-%dT%H:%M:%SZ} {ended.incident.sentence.rstrip('.')}")
         return f"{counts}: {'; '.join(parts)}."
 
 
@@ -135,7 +131,3 @@ def normalize_traceback(traceback: str) -> str:
 
 def _times(number: int) -> str:
     return "once" if number == 1 else f"{number} times"
-
-
-def _clock_time(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

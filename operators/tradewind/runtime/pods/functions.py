@@ -71,7 +71,7 @@ def run_on_pod(
         budgets=Budgets(wanted.max_preemptions, wanted.max_failures),
         stall=Stall(wanted.frozen_s, wanted.stall_limit_s),
         env={**of_slice, **of_function, **(env or {})},
-        call=_pickled(fn),
+        call=pickle_call(fn),
         spare=wanted.spare if isinstance(wanted, TpuSlice) else None,
     )
     return [pickle.loads(result) for result in results]
@@ -103,7 +103,7 @@ def _variables(runtime_env: Mapping[str, Any] | None, of: str) -> dict[str, str]
     return dict(variables)
 
 
-def _pickled(fn: Callable[[], Any]) -> bytes:
+def pickle_call(fn: Callable[[], Any]) -> bytes:
     """Pickle the function, this machine's module search path, and whether it uses legacy names, for the hosts."""
     from ray import cloudpickle
 

@@ -88,14 +88,9 @@ class HostStatus:
         return self.wrong_at < math.inf
 
     @property
-    def is_unanswered(self) -> bool:
-        problem = self.evidence.start_problem
-        return problem is not None and problem.startswith(_NO_ANSWER)
-
-    @property
     def is_unresponsive(self) -> bool:
         """No further answer is expected."""
-        return self.is_node_dead or self.is_unanswered
+        return self.is_node_dead or (self.evidence.start_problem or "").startswith(_NO_ANSWER)
 
     def note(self, **evidence: Any) -> None:
         """Set these fields of its evidence."""

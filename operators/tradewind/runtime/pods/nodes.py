@@ -87,18 +87,21 @@ class Node:
         return self.labels.get(WORKER_ID_LABEL)
 
 
-def live_nodes() -> list[Node]:
-    """Return the nodes that Ray counts as alive."""
+def live_nodes(*, with_dead: bool = False) -> list[Node]:
+    """Return the nodes that Ray counts as alive, and ``with_dead`` also the dead ones that it remembers."""
     import ray
 
-    return [_node(row) for row in ray.nodes() if row.get("Alive")]
-
-
-def known_nodes() -> list[Node]:
-    """Return the nodes that Ray counts as alive, and the dead ones that it remembers."""
-    import ray
-
-    return [_node(row) for row in ray.nodes()]
+    return [
+        Node(
+            row["NodeID"],
+            row["NodeManagerAddress"],
+            row["NodeManagerPort"],
+            row.get("Labels") or {},
+            row.get("Resources") or {},
+        )
+        for row in ray.nodes()
+        if with_dead or row.get("Alive")
+    ]
 
 
 def is_autoscaled() -> bool:
@@ -110,16 +113,6 @@ def is_autoscaled() -> bool:
     except (ValueError, AttributeError):
         return False
     return any(not kind.startswith(_MIRRORED) for kind in report.get("active_nodes") or {})
-
-
-def _node(row: Mapping[str, Any]) -> Node:
-    return Node(
-        row["NodeID"],
-        row["NodeManagerAddress"],
-        row["NodeManagerPort"],
-        row.get("Labels") or {},
-        row.get("Resources") or {},
-    )
 
 
 def free_resources() -> dict[str, dict[str, float]]:

@@ -26,7 +26,6 @@ from tradewind.runtime.pods.capacity.allocator import (
     ScalingTimes,
     StandbyPool,
     may_hold,
-    sizes_of,
 )
 from tradewind.runtime.pods.capacity.reservation import (
     Relocation,
@@ -108,7 +107,7 @@ def run_pod(
     with ExitStack() as stack:
         mailbox = stack.enter_context(Mailbox(call, ray.util.get_node_ip_address())) if call is not None else None
         env = {**(env or {}), **(mailbox.env if mailbox else {})}
-        size = ElasticSize(sizes_of(num_slices), scaling)
+        size = ElasticSize(num_slices, scaling)
         run = _Run(settings, size, env, progress or (lambda: None), timeline or Timeline(None), mailbox)
         stack.callback(run.close)
         run.run()
@@ -163,12 +162,12 @@ class _Run:
         self._allocator = BackgroundAllocator(
             settings.group,
             size,
-            avoided=self._avoided,
-            blocklist=self._blocklist,
-            standby=self._standby,
-            timeline=timeline,
-            say=say,
-            timeout_s=settings.reservation_timeout_s,
+            self._avoided,
+            self._blocklist,
+            self._standby,
+            timeline,
+            say,
+            settings.reservation_timeout_s,
         )
 
     def run(self) -> None:

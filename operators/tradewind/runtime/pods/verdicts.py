@@ -19,7 +19,6 @@ from tradewind.runtime.pods.process_env import format_exit
 
 NOTICED: Final = 76
 """Exit code of a process that saved a checkpoint because of a notice and then exited."""
-EXIT_PREEMPTED = NOTICED
 
 _KILLED: Final = -9
 _NOT_FOUND: Final = 127

@@ -5,27 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tradewind.runtime.pods.capacity import allocator
-from tradewind.runtime.pods.capacity.allocator import ElasticSize, ScalingTimes, sizes_of
+from tradewind.runtime.pods.capacity.allocator import ElasticSize, ScalingTimes
 
 HOUR = 3600.0
-
-
-def test_sizes_are_a_number_or_a_list_in_any_order():
-    assert sizes_of(2) == (2,)
-    assert sizes_of([1, 4, 2, 4]) == (4, 2, 1)
-    assert sizes_of((3,)) == (3,)
-
-
-@pytest.mark.parametrize("given", [0, -1, True, 1.0, "2", b"2", [], [2, 0], [1, "2"], [1, True], None, {1: 2}])
-def test_invalid_number_of_slices_is_refused_by_name(given):
-    with pytest.raises(ValueError, match="num_slices="):
-        sizes_of(given)
-
-
-@pytest.mark.parametrize("field", ["look_s", "rescale_s"])
-def test_negative_time_is_refused_by_name(field):
-    with pytest.raises(ValueError, match=field):
-        ScalingTimes(**{field: -1})
 
 
 def flexible(sizes=(4, 2, 1)):

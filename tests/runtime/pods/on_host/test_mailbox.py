@@ -8,15 +8,11 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client
 
 import pytest
-from ray import cloudpickle
 
+from tradewind.runtime.pods.functions import pickle_call
 from tradewind.runtime.pods.on_host.mailbox import ADDRESS_VARIABLE, Mailbox, answer
 
 pytestmark = pytest.mark.slow
-
-
-def call_of(function, folders=()):
-    return pickle.dumps((cloudpickle.dumps(function), list(folders)))
 
 
 def process(mailbox, rank=0, start=0):
@@ -35,8 +31,8 @@ def post():
     """Return a function that opens mailboxes and closes them after the test."""
     opened = []
 
-    def open_for(function, folders=()):
-        opened.append(Mailbox(call_of(function, folders), "127.0.0.1").__enter__())
+    def open_for(function=None):
+        opened.append(Mailbox(pickle_call(function) if function else b"", "127.0.0.1").__enter__())
         return opened[-1]
 
     yield open_for
@@ -80,13 +76,13 @@ def test_module_in_folder_of_driver_is_imported(post, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     import my_training
 
-    mailbox = post(my_training.train, [str(tmp_path)])
+    mailbox = post(my_training.train)
     assert process(mailbox).wait(120) == 0
     assert pickle.loads(mailbox.results()[0]) == "trained"
 
 
 def test_result_of_last_start_counts(post, monkeypatch):
-    mailbox = post(None)
+    mailbox = post()
     for name, value in {**mailbox.env, "TRADEWIND_PROCESS_ID": "0"}.items():
         monkeypatch.setenv(name, value)
     for start in (0, 1, 0):  # the last process is of an old start and was frozen until now
@@ -96,6 +92,6 @@ def test_result_of_last_start_counts(post, monkeypatch):
 
 
 def test_client_without_key_is_refused(post):
-    ip, _, port = post(None).env[ADDRESS_VARIABLE].rpartition(":")
+    ip, _, port = post().env[ADDRESS_VARIABLE].rpartition(":")
     with pytest.raises(AuthenticationError):
         Client((ip, int(port)), authkey=b"guess")

@@ -47,32 +47,12 @@ class ScalingTimes:
     look_s: float = 3 * 3600
     rescale_s: float = 12 * 3600
 
-    def __post_init__(self) -> None:
-        for name in ("look_s", "rescale_s"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name}={getattr(self, name)!r}: give a number of seconds, 0 or more.")
-
-
-def sizes_of(num_slices: int | Sequence[int]) -> tuple[int, ...]:
-    """Return the numbers of slices that a pod may have, largest first. Raises ValueError for an invalid number."""
-    if isinstance(num_slices, int) and not isinstance(num_slices, bool):
-        return (_size(num_slices, num_slices),)
-    if isinstance(num_slices, (str, bytes)) or not isinstance(num_slices, Sequence) or not num_slices:
-        raise ValueError(f"num_slices={num_slices!r}: give a number of slices, or a list of numbers such as [4, 2, 1].")
-    return tuple(sorted({_size(size, num_slices) for size in num_slices}, reverse=True))
-
-
-def _size(size: object, given: object) -> int:
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise ValueError(f"num_slices={given!r}: {size!r} is no number of slices; give whole numbers from 1 on.")
-    return size
-
 
 class ElasticSize:
     """Decides the size of a pod and when to try a larger one. It has no clock: all times are of one of the caller's."""
 
-    def __init__(self, sizes: Sequence[int], times: ScalingTimes) -> None:
-        self._sizes = sizes_of(sizes)
+    def __init__(self, num_slices: int | Sequence[int], times: ScalingTimes) -> None:
+        self._sizes = (num_slices,) if isinstance(num_slices, int) else tuple(sorted(num_slices, reverse=True))
         self._times = times
         self._size: int | None = None
         self._scaled_at = 0.0
@@ -117,26 +97,20 @@ class ElasticSize:
         return larger if larger is not None and larger > self._size else None
 
 
+@dataclass(eq=False)
 class StandbyPool:
     """Looks for a free slice in a thread, and keeps standby processes on it.
 
     ``avoided`` returns the nodes not to use, and ``may_hold`` whether processes may keep a free slice from being idle.
     """
 
-    def __init__(
-        self,
-        group: HostGroup,
-        wanted: StandbySpec,
-        avoided: Callable[[], Iterable[str]],
-        driver_timeout_s: float,
-        *,
-        may_hold: Callable[[], bool],
-    ) -> None:
-        self._group = group
-        self._wanted = wanted
-        self._avoided = avoided
-        self._driver_timeout_s = driver_timeout_s
-        self._may_hold = may_hold
+    group: HostGroup
+    wanted: StandbySpec
+    avoided: Callable[[], Iterable[str]]
+    driver_timeout_s: float
+    may_hold: Callable[[], bool]
+
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._slice: Slice | None = None
         self._actors: dict[str, Any] = {}
@@ -181,7 +155,7 @@ class StandbyPool:
                 self._poll()
 
     def _poll(self) -> None:
-        free = free_slices(self._group, self._avoided()) if self._may_hold() else []
+        free = free_slices(self.group, self.avoided()) if self.may_hold() else []
         with self._lock:
             if self._stopped.is_set() or self._paused.is_set() or self._slice in free:
                 return
@@ -189,9 +163,9 @@ class StandbyPool:
             if not free:
                 return
             self._slice = free[0]
-            self._actors = {node.id: actor_on(node.id, self._driver_timeout_s) for node in self._slice.nodes}
+            self._actors = {node.id: actor_on(node.id, self.driver_timeout_s) for node in self._slice.nodes}
             for actor in self._actors.values():
-                actor.start_standby.remote(self._wanted)
+                actor.start_standby.remote(self.wanted)
 
     def _drop(self) -> None:
         import ray
@@ -217,61 +191,45 @@ def _has_answered(reference: Any) -> bool:
     return True
 
 
+@dataclass(eq=False)
 class BackgroundAllocator:
-    """Reserves the hosts of one pod, again for every attempt that starts on other hosts.
+    """Reserves the hosts of one pod, again for every attempt that starts on other hosts."""
 
-    Args:
-        group: A slice or a group of hosts.
-        size: How many groups.
-        avoided: The ids of nodes not to use; read for each reservation.
-        blocklist: The slices to use only if there is no other.
-        standby: The standby processes, if any: their slice is preferred.
-        timeline: Receives the events.
-        say: Logs a line.
-        timeout_s: How long to wait for hosts, each time; None for ever.
-    """
+    group: HostGroup
+    size: ElasticSize
+    avoided: Set[str]
+    """The ids of nodes not to use; read for each reservation."""
+    blocklist: SliceBlocklist
+    """The slices to use only if there is no other."""
+    standby: StandbyPool | None
+    """Its slice is preferred."""
+    timeline: Timeline
+    say: Callable[[str], None]
+    timeout_s: float | None
+    """How long to wait for hosts, each time; None for ever."""
 
-    def __init__(
-        self,
-        group: HostGroup,
-        size: ElasticSize,
-        *,
-        avoided: Set[str],
-        blocklist: SliceBlocklist,
-        standby: StandbyPool | None,
-        timeline: Timeline,
-        say: Callable[[str], None],
-        timeout_s: float | None,
-    ) -> None:
-        self._group = group
-        self._size = size
-        self._avoided = avoided
-        self._blocklist = blocklist
-        self._standby = standby
-        self._timeline = timeline
-        self._say = say
-        self._timeout_s = timeout_s
+    def __post_init__(self) -> None:
         self._placements = Placements()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="reserve")
         self._last: tuple[SliceAllocator, Future[Reservation | None]] | None = None
 
     def begin(self) -> Future[Reservation | None]:
         """Begin to reserve; return the future reservation."""
-        sizes = (self._size.largest, self._size.smallest)
-        self._timeline.note(TimelineEvent("waiting", time.time(), group=self._group.name, sizes=sizes))
-        if self._standby is not None:
-            self._standby.pause(True)
+        sizes = (self.size.largest, self.size.smallest)
+        self.timeline.note(TimelineEvent("waiting", time.time(), group=self.group.name, sizes=sizes))
+        if self.standby is not None:
+            self.standby.pause(True)
         allocator = SliceAllocator(
-            self._group,
-            self._size.first,
-            self._size.smallest,
-            self._size.largest,
+            self.group,
+            self.size.first,
+            self.size.smallest,
+            self.size.largest,
             placements=self._placements,
-            avoided=self._avoided,
-            blocked=self._blocklist.names,
-            relocation_wait_s=self._blocklist.relocation_wait_s,
-            preferred=self._standby.slice_names() if self._standby is not None else (),
-            say=self._say,
+            avoided=self.avoided,
+            blocked=self.blocklist.names,
+            relocation_wait_s=self.blocklist.relocation_wait_s,
+            preferred=self.standby.slice_names() if self.standby is not None else (),
+            say=self.say,
         )
         future = self._pool.submit(self._reserve, allocator, time.monotonic())
         self._last = (allocator, future)
@@ -292,15 +250,13 @@ class BackgroundAllocator:
         self._placements.close()
 
     def _reserve(self, allocator: SliceAllocator, began: float) -> Reservation | None:
-        reservation = allocator.run(self._timeout_s)
+        reservation = allocator.run(self.timeout_s)
         if reservation is not None:
             reserve_s = time.monotonic() - began
             names = ", ".join(reservation.slice_names)
             kind = "slices" if reservation.num_slices > 1 else "slice"
-            self._say(
-                f"reserved {f'{kind} {names}' if names else f'a {self._group.name} group'} after {reserve_s:.1f} s"
-            )
-            self._timeline.note(
+            self.say(f"reserved {f'{kind} {names}' if names else f'a {self.group.name} group'} after {reserve_s:.1f} s")
+            self.timeline.note(
                 TimelineEvent(
                     "reserved",
                     time.time(),

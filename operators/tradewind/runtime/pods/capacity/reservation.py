@@ -79,11 +79,14 @@ class Placements:
         """Make a placement group of these bundles, each on its own node that meets its label selector."""
         import ray
         from ray._private.worker import SCRIPT_MODE, global_worker
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         if global_worker.mode == SCRIPT_MODE:
             return _make(bundles, selectors)
         if self._maker is None:
-            self._maker = _start_maker()
+            here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+            options = {"num_cpus": 0, "max_restarts": 0, "lifetime": "detached", "scheduling_strategy": here}
+            self._maker = ray.remote(PlacementMaker).options(**options).remote(os.getpid())
         return ray.get(self._maker.make.remote(bundles, selectors))
 
     def close(self) -> None:
@@ -121,15 +124,6 @@ def _make(bundles: Sequence[Mapping[str, float]], selectors: Sequence[Mapping[st
         strategy=_STRATEGY,
         bundle_label_selector=[dict(selector) for selector in selectors],
     )
-
-
-def _start_maker() -> Any:
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    options = {"num_cpus": 0, "max_restarts": 0, "lifetime": "detached", "scheduling_strategy": here}
-    return ray.remote(PlacementMaker).options(**options).remote(os.getpid())
 
 
 class Relocation(enum.Enum):

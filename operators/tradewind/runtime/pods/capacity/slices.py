@@ -17,7 +17,6 @@ from tradewind.runtime.pods.nodes import (
     Node,
     draining_nodes,
     free_resources,
-    known_nodes,
     live_nodes,
     unresponsive_nodes,
 )
@@ -56,8 +55,6 @@ class HostGroup:
     @classmethod
     def of_hosts(cls, count: int, *, num_cpus: float = 1.0, gpus: int = 0, gpu_type: str | None = None) -> HostGroup:
         """Return ``count`` different hosts, each with these CPUs and GPUs for the process."""
-        if count < 1:
-            raise ValueError(f"A group of {count} hosts: give a number from 1 up.")
         resources: dict[str, float] = {"CPU": num_cpus}
         if gpus:
             resources["GPU"] = gpus
@@ -132,7 +129,8 @@ def free_slices(group: HostGroup, avoided: Iterable[str] = (), blocked: Collecti
 
 def known_slices(group: HostGroup) -> set[str]:
     """Return the names of all slices of the group's type that the cluster has or had."""
-    return {node.slice_name for node in known_nodes() if node.pod_type == group.name and node.slice_name}
+    nodes = live_nodes(with_dead=True)
+    return {node.slice_name for node in nodes if node.pod_type == group.name and node.slice_name}
 
 
 def is_free(

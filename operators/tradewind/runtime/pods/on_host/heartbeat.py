@@ -86,7 +86,8 @@ class _Heartbeat:
         with self._lock:
             self._written_at = now
             state = {"alive_at": now, "step": self._step, "step_at": self._step_at, "saved": self._saved}
-            record = _record(json.dumps({**state, **self._identity}))
+            text = json.dumps({**state, **self._identity})
+            record = f"{text}\n{zlib.crc32(text.encode()):08x}\n".encode()  # the checksum shows a partial record
             self._page[: len(record)] = record
 
 
@@ -99,11 +100,6 @@ def _open_page(path: str) -> mmap.mmap:
         return mmap.mmap(descriptor, _PAGE_BYTES)
     finally:
         os.close(descriptor)
-
-
-def _record(text: str) -> bytes:
-    """Return ``text`` and, in a second line, its checksum, by which a reader detects a partial record."""
-    return f"{text}\n{zlib.crc32(text.encode()):08x}\n".encode()
 
 
 class BeatPage:

@@ -415,7 +415,9 @@ class PodHost:
 
     def _own_env(self) -> dict[str, str]:
         self._beats = BeatPage()
-        self._folder = tempfile.mkdtemp(prefix="pod-", dir=_session_folder())
+        node = ray._private.worker._global_node
+        session = None if node is None else str(node.get_session_dir_path())  # Ray removes it with the node
+        self._folder = tempfile.mkdtemp(prefix="pod-", dir=session)
         with suppress(OSError):  # only for users who inspect the host
             os.symlink(self._beats.path, os.path.join(self._folder, "heartbeat.json"))
         if self._notice is not None:
@@ -457,12 +459,6 @@ def accelerator() -> Accelerator:
         return Accelerator.TPU
     has_gpus = glob.glob("/dev/nvidia[0-9]*") or any(map(os.path.exists, _OTHER_GPUS))
     return Accelerator.GPU if has_gpus else Accelerator.NONE
-
-
-def _session_folder() -> str | None:
-    """Return Ray's folder for this session, which is removed with the node; None outside of Ray."""
-    node = ray._private.worker._global_node
-    return None if node is None else str(node.get_session_dir_path())
 
 
 def _drain_own_node(deadline: float) -> None:

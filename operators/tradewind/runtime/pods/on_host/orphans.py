@@ -81,16 +81,13 @@ def _pids() -> Iterator[int]:
 
 
 def _is_orphan(pid: int, host: str, holds_chips: bool) -> bool:
-    mark = _mark(pid)
-    if mark is not None and _has_live_actor(mark):
-        return False
-    return (mark is not None and mark.startswith(f"{host}/")) or (holds_chips and _has_chips(pid))
-
-
-def _has_live_actor(mark: str) -> bool:
+    """Whether the process has the mark of a dead actor of this host, or holds chips without that of a live one."""
+    mark = _mark(pid) or ""
     _, _, actor = mark.partition("/")
-    pid, _, started = actor.partition("/")
-    return bool(started) and _started(int(pid)) == started
+    actor_pid, _, started = actor.partition("/")
+    if started and _started(int(actor_pid)) == started:
+        return False
+    return mark.startswith(f"{host}/") or (holds_chips and _has_chips(pid))
 
 
 def _mark(pid: int) -> str | None:
