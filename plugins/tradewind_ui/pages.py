@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -18,7 +19,7 @@ from airflow.api_fastapi.core_api.security import requires_access_dag, requires_
 from airflow.models.xcom import XComModel
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse
-from sqlalchemy import select
+from sqlalchemy import Text, cast, func, select
 
 from tradewind.plans.plan import UNPLANNED_KEY, BadPlanError, Decision, Plan, PlannedStep, UnplannedStep
 from tradewind.text import pluralize
@@ -35,6 +36,9 @@ NO_STEP_OF_PLAN = "<p>This task is no step of the plan.</p>"
 LINKED = (Decision.RUN, Decision.REUSE)
 BAD_IDS = "No run, DAG or task has this id."
 MAX_ROWS: Final = 10_000
+MAX_HTML_CHARS: Final = 4_000_000
+"""Of the rows of a page, and of its warnings. A normal row has about 500."""
+MAX_XCOM_CHARS: Final = 16 << 20
 _MAP_INDEX = re.compile(r"[0-9]{1,9}")
 
 pages = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
@@ -42,7 +46,7 @@ app = with_headers(pages)
 
 
 class UnreadableXComError(ValueError):
-    """An XCom is no readable JSON. The page shows the text."""
+    """An XCom is no readable JSON, or too large. The page shows the text."""
 
 
 def plain_ids(request: Request) -> None:
@@ -112,17 +116,21 @@ def _xcom(dag_id: str, run_id: str, task_id: str, key: str, session: SessionDep,
     """Read a task's XCom under that key as plain JSON; None if there is none.
 
     Raises:
-        UnreadableXComError: It is no JSON, or nested too deeply.
+        UnreadableXComError: It is no JSON, too large, or nested too deeply.
     """
-    query = select(XComModel.value).where(
+    row = (
         XComModel.dag_id == dag_id,
         XComModel.run_id == run_id,
         XComModel.task_id == task_id,
         XComModel.map_index == map_index,
         XComModel.key == key,
     )
+    size = session.scalar(select(func.length(cast(XComModel.value, Text))).where(*row))
+    if size is not None and size > MAX_XCOM_CHARS:
+        limit = f"and a page shows at most {MAX_XCOM_CHARS}"
+        raise UnreadableXComError(f"XCom {key!r} of task {task_id!r} has {size} characters, {limit}")
     try:
-        value = session.scalars(query).first()
+        value = session.scalars(select(XComModel.value).where(*row)).first()
         return json.loads(value) if isinstance(value, str) and value[:1] in "{[" else value
     except (ValueError, RecursionError):
         raise UnreadableXComError(f"XCom {key!r} of task {task_id!r} is no readable JSON") from None
@@ -167,14 +175,28 @@ def _table(facts: Mapping[str, Any]) -> str:
 
 def _body(plan: Plan, task_page: Callable[[str], str]) -> str:
     head = "".join(f"<th>{title}</th>" for title in TITLES)
-    rows = "".join(_row(step, plan.prefix, task_page(step.task_id)) for step in plan.steps[:MAX_ROWS])
+    rows = _first(_row(step, plan.prefix, task_page(step.task_id)) for step in plan.steps)
     counts = ", ".join(f"{len(steps)} {each.value}" for each in Decision if (steps := plan.decided(each)))
     estimate = f"; {escaped(plan.estimate)}" if plan.estimate else ""
     summary = f"<p>{pluralize(len(plan.steps), 'step')}: {counts}{estimate}</p>"
-    warnings = "".join(f"<p class=warning>{escaped(warning)}</p>" for warning in plan.warnings[:MAX_ROWS])
-    if len(plan.steps) > MAX_ROWS:
-        warnings += f"<p class=warning>Only the first {MAX_ROWS} steps are shown; all are in the plan task's log.</p>"
-    return f"{summary}{warnings}<table class=plan><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    warnings = _first(f"<p class=warning>{escaped(warning)}</p>" for warning in plan.warnings)
+    if len(rows) < len(plan.steps):
+        shown = f"Only the first {len(rows)} of {len(plan.steps)} steps are shown"
+        warnings.append(f"<p class=warning>{shown}; all are in the log of the task 'plan'.</p>")
+    table = f"<table class=plan><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    return f"{summary}{''.join(warnings)}{table}"
+
+
+def _first(parts: Iterable[str]) -> list[str]:
+    """Return the first parts, as many as a browser can show."""
+    sizes = 0
+    shown: list[str] = []
+    for part in islice(parts, MAX_ROWS):
+        sizes += len(part)
+        if sizes > MAX_HTML_CHARS:
+            break
+        shown.append(part)
+    return shown
 
 
 def _row(step: PlannedStep, prefix: str, task_page: str) -> str:

@@ -20,8 +20,11 @@ from tradewind.runtime.pods.timeline import TimelineEvent
 class Session:
     """Replacement for a page's database session that returns one value."""
 
-    def __init__(self, value: Any) -> None:
-        self.value = value
+    def __init__(self, value: Any, size: int = 0) -> None:
+        self.value, self.size = value, size
+
+    def scalar(self, _: object) -> int:
+        return self.size
 
     def scalars(self, _: object) -> Session:
         return self
@@ -86,15 +89,23 @@ def test_texts_of_a_plan_are_escaped(text: str) -> None:
     [
         {"steps": [GOOD["steps"][0]] * 100_000},
         {"steps": [{**GOOD["steps"][0], "name": "<" * 10_000_000, "reason": "&" * 10_000_000}]},
-        {"warnings": ["<"] * 500_000},
+        {"steps": [{**GOOD["steps"][0], "name": "<" * 4_000, "reason": "&" * 4_000}] * 2_000},
+        {"warnings": ["<" * 4_000] * 500_000},
         {"estimate": "<" * 10_000_000},
     ],
-    ids=["steps", "texts", "warnings", "estimate"],
+    ids=["steps", "texts", "long rows", "warnings", "estimate"],
 )
 def test_page_of_plan_has_limited_size(changes: dict[str, Any]) -> None:
     page = plan_page({**GOOD, **changes})
     assert len(page) < 5_000_000
-    assert ("Only the first 10000 steps" in page) == (len(changes.get("steps", ())) > 10_000)
+    count = len(changes.get("steps", ()))
+    assert (f"of {count} steps are shown; all are in the log of the task" in page) == (count > 1)
+
+
+def test_plan_too_large_for_page_is_not_read() -> None:
+    pages = importlib.import_module("tradewind_ui.pages")
+    page = pages.plan_page("one", "run", REQUEST, Session({}, pages.MAX_XCOM_CHARS + 1))
+    assert "has 16777217 characters, and a page shows at most 16777216" in page
 
 
 def test_page_of_timeline_has_limited_size() -> None:
