@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -38,6 +39,9 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "no field": (lambda cache: shutil.rmtree(cache / "input_ids"), "input_ids/offsets/zarr.json is missing"),
     "cut ledger": (lambda cache: cut(cache / LEDGER), f"its {LEDGER} is invalid"),
     "deep ledger": (lambda cache: (cache / LEDGER).write_text("[" * 100_000), f"its {LEDGER} is invalid"),
+    "cut tokens": (lambda cache: cut(cache / TOKENS), "input_ids/data cannot be read"),
+    "large ledger": (lambda cache: os.truncate(cache / LEDGER, 3 << 30), f"its {LEDGER} is no file of at most 16,777"),
+    "no shards": (lambda cache: change_ledger(cache, layout="sharded", finished_shards=[]), f"its {LEDGER} is invalid"),
     "no counts": (lambda cache: change_ledger(cache, total_num_rows=None), f"its {LEDGER} is invalid"),
     "other rows": (lambda cache: change_ledger(cache, total_num_rows=5), f"has 4 rows, and {LEDGER} has 5"),
     "other tokens": (
@@ -45,8 +49,8 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         f"has 64 values, and {LEDGER} has 65",
     ),
     "more chunks": (
-        lambda cache: change_ledger(cache, field_counts={"input_ids": 64, "other": 1}),
-        "other/offsets/zarr.json is missing",
+        lambda cache: change_ledger(cache, field_counts={"input_ids": 64, "other\x1b": 1}),
+        "/offsets/zarr.json is missing",
     ),
     "field elsewhere": (
         lambda cache: change_ledger(cache, field_counts={"../whole/input_ids": 64}),
@@ -69,7 +73,7 @@ def test_every_damage_of_a_cache_is_named(tmp_path: Path) -> None:
         damage(cache)
         with pytest.raises(ValueError, match=sentence.replace(".", r"\.")) as refusal:
             check_cache(str(cache), 64)
-        assert str(cache) in str(refusal.value)
+        assert str(cache) in str(refusal.value) and str(refusal.value).isprintable()
 
 
 def test_cache_without_one_sequence_is_refused(tmp_path: Path) -> None:

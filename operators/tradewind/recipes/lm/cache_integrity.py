@@ -1,7 +1,8 @@
 """Check token caches against their ledgers before a slice is reserved.
 
 Levanter reads a missing chunk as zeros: a training on a cache that has lost one would end well, on wrong tokens. The
-check reads the ledger, one listing, and of each array its metadata and its first and last offset, but no tokens.
+check reads the ledger, one listing, and of each array its metadata, its first and last offset, and its last value,
+since a writer that was killed cuts the last chunk.
 
 A cache has a ledger and, per field, the arrays ``offsets`` (number of rows, then the end of each row) and ``data``, in
 the format zarr 3 with chunks ``c/0``, ``c/1``, …; see ``levanter.store``. A sharded cache has a folder per shard with
@@ -19,7 +20,8 @@ from tradewind.datasets.files import join
 from tradewind.recipes.lm.stored_models import first_line_of
 from tradewind.records.parsing import is_count, is_relative, is_text
 from tradewind.storage import file_system_at
-from tradewind.storage.bounded_read import LARGE, SMALL
+from tradewind.storage.bounded_read import SMALL
+from tradewind.text import single_line
 
 LEDGER: Final = "shard_ledger.json"
 """``levanter.store.cache.LEDGER_FILE_NAME``, known here without importing Levanter."""
@@ -27,6 +29,9 @@ TOKENS: Final = "input_ids"
 _METADATA: Final = "zarr.json"
 _WEIGHTS: Final = "loss_weights"
 _MAX_FIELDS: Final = 64
+_MAX_REASON: Final = 1000
+_MAX_LEDGER: Final = 16 << 20
+"""Bytes of a ledger: of some 100,000 shards. Parsed, a hostile one takes twenty times as many."""
 
 
 def check_cache(path: str, min_tokens: int = 0, tokens: str = TOKENS, may_be_empty: bool = False) -> None:
@@ -56,6 +61,7 @@ def check_cache(path: str, min_tokens: int = 0, tokens: str = TOKENS, may_be_emp
 
 
 def _damaged(path: str, why: str) -> ValueError:
+    why = single_line(why, _MAX_REASON)
     return ValueError(
         f"the token cache at {path} is damaged, because {why}: restore it, or run the step that makes it again."
     )
@@ -84,8 +90,8 @@ def read_ledger(path: str) -> CacheLedger | None:
         about = fs.info(name)
     except FileNotFoundError:
         return None
-    if about["type"] != "file" or about["size"] > LARGE:
-        raise _damaged(path, f"its {LEDGER} is no file of at most {LARGE:,} bytes")
+    if about["type"] != "file" or about["size"] > _MAX_LEDGER:
+        raise _damaged(path, f"its {LEDGER} is no file of at most {_MAX_LEDGER:,} bytes")
     try:
         return _ledger(json.loads(fs.cat_file(name)))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -100,6 +106,8 @@ def _ledger(given: Any) -> CacheLedger:
             str(shard): CacheLedger(True, given["shard_rows"][shard], dict(by_shard.get(shard) or {}))
             for shard in given["finished_shards"]
         }
+        if not shards and given["total_num_rows"]:
+            raise ValueError("rows are in shards")
     ledger = CacheLedger(given["is_finished"] is True, given["total_num_rows"], values, shards)
     for each in (ledger, *shards.values()):
         if not all(map(is_count, (each.rows, *each.values.values()))):
@@ -140,6 +148,8 @@ def _check_files(path: str, ledger: CacheLedger, token_field: str) -> int:
             # Chunks of zeros alone, as masks may have, are not stored. Tokens have none, and weights not only such.
             if name == token_field or name.endswith(TOKENS):
                 files.require(f"{array}/data", values)
+                if not folder and values:
+                    _check_last_value(path, array, values)
             elif name.endswith(_WEIGHTS) and values:
                 files.require_any_chunk(f"{array}/data")
             tokens += values if name == token_field else 0
@@ -194,12 +204,17 @@ class _Files:
         return int(size)
 
 
+def _check_last_value(path: str, array: str, values: int) -> None:
+    try:
+        _array(path, array).data[values - 1 : values].read().result()
+    except (ValueError, OSError) as error:
+        raise _damaged(path, f"{array}/data cannot be read ({first_line_of(error)})") from error
+
+
 def _checked_offsets(path: str, array: str, counts: CacheLedger) -> int:
     """Return the number of values by the offsets, which must agree with the ledger."""
-    from levanter.store.jagged_array import JaggedArrayStore
-
     try:
-        store = JaggedArrayStore.open(join(path, array), mode="r", dtype="int32").reload()  # not from a cache
+        store = _array(path, array)
         rows, values = int(store.num_rows), int(store.data_size)
     except (ValueError, OSError, IndexError) as error:
         raise _damaged(path, f"{array} cannot be read ({first_line_of(error)})") from error
@@ -207,3 +222,9 @@ def _checked_offsets(path: str, array: str, counts: CacheLedger) -> int:
         if found != listed:
             raise _damaged(path, f"{array} has {found:,} {unit}, and {LEDGER} has {listed:,}")
     return values
+
+
+def _array(path: str, array: str) -> Any:
+    from levanter.store.jagged_array import JaggedArrayStore
+
+    return JaggedArrayStore.open(join(path, array), mode="r", dtype="int32").reload()  # not from a cache

@@ -67,8 +67,10 @@ class MixtureTrainConfig:
             PATH.check(f"caches[{name!r}]", path)
         check_weights(self.caches, self.weights)
         self.settings()
-        if isinstance(self.weights, Mapping):
-            check_shares(self.weights, self.levanter.get(_BLOCK_SIZE, BLOCK))
+        levanter = self.levanter.value if isinstance(self.levanter, VersionedValue) else self.levanter
+        block = levanter.get(_BLOCK_SIZE, BLOCK)
+        if isinstance(self.weights, Mapping) and isinstance(block, int):  # else Levanter's fields are checked later
+            check_shares(self.weights, block)
 
     def settings(self) -> LmTrainConfig:
         """Return the shared fields as a checked ``LmTrainConfig`` on the first cache."""
