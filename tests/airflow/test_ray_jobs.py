@@ -1,15 +1,28 @@
-"""Plain Ray jobs through a real Airflow: what users see, and one job per task despite restarts."""
+"""Plain Ray jobs through a real Airflow: one job per task and each line once despite restarts; no token is shown."""
 
 from __future__ import annotations
 
+import itertools
+import json
+import random
 import re
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
+import requests
 
-from tests.airflow.conftest import DagRun, Environment
+from tests.airflow.conftest import RUN_TIMEOUT_S, DagRun, Environment, jobs_of
 from tests.support.waiting import until
+from tradewind.deployment.log_position import FILES
+from tradewind.rehearsal.local.processes import LocalStack
+from tradewind.rehearsal.local.ray import LocalRay
 
 pytestmark = [pytest.mark.airflow, pytest.mark.ray]
 
@@ -165,3 +178,163 @@ def test_reconciler_stops_job_of_task_marked_without_triggerer(env: Environment)
     env.api.mark_task("ray_sleeps", marked_later.run_id, "job", "failed")
     env.run("ray_reconcile")  # the new triggerer may not have started the task's trigger yet
     until(lambda: marked_later.job_statuses() == ["STOPPED"], "the remaining job to stop")
+
+
+# ---- lines in the task's log while triggerers restart
+
+
+RATE = 200
+SEED = 20261121
+
+
+def numbers_in(log: str) -> list[int]:
+    """Return the numbers of the job's lines in the order of this log."""
+    return [int(found) for found in re.findall(r"(?:^| info )line (\d+)$", log, re.MULTILINE)]
+
+
+def numbers(run: DagRun) -> list[int]:
+    """Return the numbers of the job's lines in the order of the task's log."""
+    return numbers_in(run.log("job"))
+
+
+def printed(run: DagRun) -> int:
+    """Return the line count that the job reports at its end."""
+    [count] = re.findall(r"(?:^| info )printed (\d+) lines$", run.log("job"), re.MULTILINE)
+    return int(count)
+
+
+def printing(env: Environment, end: Path) -> DagRun:
+    """Start a job that prints until the file ``end`` exists."""
+    run = env.begin("ray_prints", {"rate": RATE, "end": str(end)})
+    until(lambda: len(numbers(run)) > RATE, "the job's first lines")
+    return run
+
+
+def await_more(run: DagRun) -> None:
+    """Wait for lines through the new triggerer."""
+    seen = len(numbers(run))
+    until(lambda: len(numbers(run)) > seen + RATE, "lines through the new triggerer")
+
+
+def saved_chars(env: Environment, job: str) -> int:
+    """Return the log position, in characters, that the triggerer saved last; 0 before the first save."""
+    saved = [json.loads(file.read_text()) for file in (env.airflow.home / "logs" / FILES).glob("*.json")]
+    return max((one["position"]["chars"] for one in saved if one["job"] == job), default=0)
+
+
+def number_behind(env: Environment, job: str, chars: int) -> int:
+    """Return the number of the first line after ``chars`` characters of the job's log, without newlines."""
+    lines = requests.get(f"{env.ray_address}/api/jobs/{job}/logs", timeout=30).json()["logs"].splitlines()
+    ends = itertools.accumulate(len(line) for line in lines)
+    return next(int(line.removeprefix("line ")) for line, end in zip(lines, ends, strict=True) if end > chars)
+
+
+@pytest.mark.long
+def test_orderly_restarts_neither_lose_nor_repeat_a_line(env: Environment, tmp_path: Path) -> None:
+    moments = random.Random(SEED)
+    run = printing(env, tmp_path / "end")
+    for _ in range(2):
+        env.airflow.stop_component("triggerer")
+        env.airflow.start_component("triggerer")
+        await_more(run)
+        time.sleep(moments.uniform(0, 5))
+    (tmp_path / "end").touch()
+    run.wait()
+    assert run.states() == {"job": "success"}
+    assert numbers(run) == list(range(printed(run)))
+    assert "may come again" not in run.log("job")
+
+
+def test_killed_triggerer_loses_no_line_and_announces_repeats(env: Environment, tmp_path: Path) -> None:
+    moments = random.Random(SEED)
+    run = printing(env, tmp_path / "end")
+    [job] = [one["submission_id"] for one in run.jobs()]
+    until(lambda: saved_chars(env, job), "the first saved position")
+    time.sleep(moments.uniform(0, 5))
+    env.airflow.kill_component("triggerer")
+    saved = saved_chars(env, job)
+    env.airflow.start_component("triggerer")
+    await_more(run)
+    (tmp_path / "end").touch()
+    run.wait()
+    assert run.states() == {"job": "success"}
+    before, after = (numbers_in(part) for part in re.split(r".* may come again below.*\n", run.log("job")))
+    assert before == list(range(len(before))), "no line repeats before the announcement"
+    assert after == list(range(number_behind(env, job, saved), printed(run))), "lines after the saved position repeat"
+    assert after[0] <= len(before), "no line is lost"
+
+
+# ---- tokens
+
+
+MAX_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A cluster that requires a token, and two connections to it."""
+
+    ray: LocalRay
+    token: str
+    wrong: str
+
+
+@pytest.fixture(scope="module")
+def guarded(env: Environment, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    stack = LocalStack(tmp_path_factory.mktemp("guarded"))
+    token, wrong = secrets.token_hex(24), secrets.token_hex(24)
+    ray = LocalRay(stack, num_cpus=2, token=token, env={"PASSPHRASE_OF_CLUSTER": "a passphrase"})
+    try:
+        ray.start()
+        for name, password in (("guarded", token), ("wrong_token", wrong)):
+            env.api.put_connection(name, {"conn_type": "ray", "host": ray.address, "password": password})
+        yield Guarded(ray, token, wrong)
+    finally:
+        stack.stop()
+
+
+@pytest.fixture(scope="module")
+def refused(env: Environment, guarded: Guarded) -> DagRun:
+    """Return a run whose task sends the cluster a wrong token."""
+    return env.run("ray_elsewhere", {"conn": "wrong_token", "command": "true"})
+
+
+def text_below(folder: Path) -> Iterator[tuple[Path, bytes]]:
+    for file in folder.rglob("*"):
+        with suppress(FileNotFoundError):  # the database deletes its journal when a transaction ends
+            if file.is_file() and not file.is_symlink() and file.stat().st_size < MAX_BYTES:
+                yield file, file.read_bytes()
+
+
+def test_token_appears_in_no_log_file_or_command_line(env: Environment, guarded: Guarded, refused: DagRun) -> None:
+    run = env.begin("ray_elsewhere", {"conn": "guarded", "command": "echo working; sleep 5; echo done"})
+    lines_with_token = set()
+
+    def look(_: object) -> None:
+        for process in psutil.process_iter():
+            try:
+                line = " ".join(process.cmdline())
+            except psutil.Error:
+                continue
+            if guarded.token in line:
+                lines_with_token.add(line)
+
+    env.api.wait_for_run(run.dag_id, run.run_id, RUN_TIMEOUT_S, on_poll=look)
+    assert run.states() == {"job": "success"}
+    assert lines_with_token == set()
+    keys = env.api.xcoms(run.dag_id, run.run_id, "job")
+    xcoms = {key: env.api.xcom(run.dag_id, run.run_id, "job", key) for key in keys}
+    shown = [xcoms, jobs_of(guarded.ray.address, run.run_id, guarded.token), run.task("job"), refused.task("job")]
+    text = json.dumps(shown) + run.log("job") + refused.log("job")
+    tokens = (guarded.token, guarded.wrong)
+    assert not [token for token in tokens if token in text]
+    assert env.store.is_relative_to(env.airflow.stack.root)
+    files = text_below(env.airflow.stack.root)  # outputs, logs, records, configuration and database
+    assert [str(file) for file, data in files if any(token.encode() in data for token in tokens)] == []
+
+
+def test_refused_token_fails_at_once_and_submits_nothing(env: Environment, guarded: Guarded, refused: DagRun) -> None:
+    task = refused.task("job")
+    assert (task["state"], task["try_number"]) == ("failed", 1)
+    assert "wrong_token" in refused.log("job")
+    assert jobs_of(guarded.ray.address, refused.run_id, guarded.token) == []

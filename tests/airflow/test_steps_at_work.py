@@ -1,4 +1,4 @@
-"""State of a step's Ray job after a user's action, or after a process under it has died."""
+"""State of a step's Ray job after a user's action, or after a process under it has died; bad input."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from tests.airflow.conftest import DagRun, Environment
-from tests.support.waiting import until
+from tests.support.waiting import limit_s, until
 
 pytestmark = [pytest.mark.airflow, pytest.mark.ray]
 
@@ -108,3 +108,38 @@ def _is_driver_of(process: psutil.Process, file: str) -> bool:
         return "tradewind.runtime.run_step" in process.cmdline() and file in process.cmdline()
     except psutil.Error:
         return False
+
+
+# ---- bad input that only a cluster, command or DAG processor finds
+
+
+def test_command_line_names_function_missing_on_cluster(env: Environment) -> None:
+    env.api.wait_for_dag("not_on_cluster", limit_s())
+    env.api.pause("not_on_cluster")  # otherwise the scheduler starts the tasks of the same run
+    file = env.dags / "not_on_cluster.py"
+    done = env.airflow.cli("dags", "test", "not_on_cluster", "--dagfile-path", str(file))
+    sentence = "Step 'bad/not_on_cluster': 'work_elsewhere' of module 'only_in_airflow' cannot be imported on"
+    assert sentence in done.stdout + done.stderr
+
+
+def test_step_error_fails_task_at_once_with_traceback(env: Environment) -> None:
+    run: DagRun = env.run("failing")
+    assert run.state == "failed"
+    log = run.log("bad_failing")
+    assert "about to fail" in log
+    assert "raise KeyError(config[" in log
+    assert "StepFailedError: Step 'bad/failing' failed with KeyError: 'the value'" in log
+    assert env.attempts("bad/failing") == 1  # Airflow's retries are not used for a failure of the function
+    assert env.run("failing").state == "failed"
+    assert env.attempts("bad/failing") == 2
+
+
+def test_file_without_valid_experiment_is_import_error(env: Environment) -> None:
+    [error] = until(
+        lambda: [error for error in env.api.import_errors() if error["filename"].endswith("unknown_param.py")],
+        "the file to be read",
+    )
+    assert (
+        "UnknownRunValueError: Step 'train': config.learning_rate: run_param('lr') is not a param of this DAG, "
+        "which has rate."
+    ) in error["stack_trace"]

@@ -24,13 +24,15 @@ from tradewind.attempts.protocol import (
 from tradewind.attempts.step_lease import ClaimedAttempt, MissingInputError, StepLease
 from tradewind.records.attempts import AttemptError, AttemptOutcome
 from tradewind.records.lease import Lease, Phase
-from tradewind.records.lease_store import HeldLease
+from tradewind.records.lease_store import HeldLease, LeaseStore
 from tradewind.records.lifecycle import commit_attempt
 from tradewind.records.record import Status, read_status, write_status
 from tradewind.serialization.references import CodeFolder
-from tradewind.serialization.spec import step_spec
-from tradewind.steps import resolve
+from tradewind.serialization.spec import StepSpec, step_spec
+from tradewind.steps import ResolvedStep, resolve
+from tradewind.storage.errors import RecordTooLargeError
 from tradewind.storage.files import write_text
+from tradewind.storage.swap import StoredObject, write_if
 
 T = TypeVar("T")
 OURS: dict[str, object] = {"deployment": "here", "dag": "d", "run": "r", "task": "t", "map_index": -1, "max_tries": 3}
@@ -115,9 +117,13 @@ class RecordingClaimer(AttemptHandler[str], JobOutcomeHandler[str]):
 
 
 def claim(step_lease: StepLease, over: Lease | None = None) -> ClaimedAttempt:
-    claimed = step_lease.claim(over, lambda: step_spec(step_lease.step, CodeFolder(Path("/nowhere"))))
+    claimed = step_lease.claim(over, lambda: spec_of(step_lease))
     assert claimed is not None
     return claimed
+
+
+def spec_of(step_lease: StepLease) -> StepSpec:
+    return step_spec(step_lease.step, CodeFolder(Path("/nowhere")))
 
 
 def lease_of(step_lease: StepLease) -> Lease:
@@ -285,3 +291,129 @@ def test_failed_function_is_reported_as_failed_action(ours: StepLease) -> None:
     with pytest.raises(FailedHereError) as caught:
         RecordingClaimer(ours).after(claimed, JobResult.LOST)
     assert caught.value.args[0] is NextAction.FAILED
+
+
+# ---- the step's lease: it decides, and the attempt's file follows it
+
+
+@pytest.fixture
+def claimed(ours: StepLease) -> ClaimedAttempt:
+    return claim(ours)
+
+
+def claim_next(step_lease: StepLease) -> ClaimedAttempt | None:
+    return step_lease.claim(step_lease.read().lease, lambda: spec_of(step_lease))
+
+
+def outcome_of(step_lease: StepLease) -> AttemptOutcome | None:
+    attempt = step_lease.attempt(1)
+    assert attempt is not None
+    return attempt.outcome
+
+
+def phase_of(step_lease: StepLease) -> Phase | None:
+    return lease_at(step_lease.path).phase
+
+
+def test_claim_fails_over_lease_changed_since_read(ours: StepLease, claimed: ClaimedAttempt) -> None:
+    store = LeaseStore(ours.path)
+    store.change(store.take_over(claimed.attempt.job, "owner"), phase=Phase.COMMITTED, digest="abc")
+    for read_before in (None, claimed.held.lease):
+        assert ours.claim(read_before, lambda: spec_of(ours)) is None
+    lease = lease_at(ours.path)
+    assert (lease.phase, lease.digest) == (Phase.COMMITTED, "abc")
+
+
+@pytest.mark.slow
+def test_too_large_attempt_is_not_claimed(ours: StepLease) -> None:
+    large = replace(spec_of(ours), config={"text": "x" * (33 << 20)})
+    with pytest.raises(RecordTooLargeError, match="write large values to a file"):
+        ours.claim(None, lambda: large)
+    assert ours.store.read() is None
+
+
+def test_unstarted_attempt_ends_with_its_reason(ours: StepLease, claimed: ClaimedAttempt) -> None:
+    assert not ours.end_unstarted("another", AttemptOutcome.LOST)
+    assert outcome_of(ours) is None
+    error = AttemptError("RUNTIME_ENV", "no such package")
+    assert ours.end_unstarted(claimed.attempt.job, AttemptOutcome.FAILED, error)
+    attempt = ours.attempt(1)
+    assert attempt is not None and (attempt.outcome, attempt.error) == (AttemptOutcome.FAILED, error)
+    assert phase_of(ours) is Phase.FAILED
+
+
+def test_lease_owner_starting_while_ended_is_not_recorded_lost(ours: StepLease, claimed: ClaimedAttempt) -> None:
+    def write(path: str, text: str, expected: str | None) -> StoredObject | None:
+        LeaseStore(ours.path).take_over(claimed.attempt.job, "owner")
+        return write_if(path, text, expected)
+
+    ours.store = LeaseStore(ours.path, write=write)
+    assert not ours.end_unstarted(claimed.attempt.job, AttemptOutcome.LOST)
+    assert (outcome_of(ours), phase_of(ours)) == (None, Phase.RUNNING)
+
+
+def test_next_claim_records_failure_after_interrupted_ending(ours: StepLease, claimed: ClaimedAttempt) -> None:
+    assert ours.store.end_unstarted(claimed.attempt.job, Phase.FAILED)  # the process died before it wrote the file
+    assert claim_next(ours) is not None
+    assert outcome_of(ours) is AttemptOutcome.FAILED
+
+
+def test_end_lost_attempt_matches_exited_owner_only(ours: StepLease, claimed: ClaimedAttempt) -> None:
+    owned = LeaseStore(ours.path).take_over(claimed.attempt.job, "owner").lease
+    for other in (claimed.held.lease, replace(owned, incarnation="another")):
+        assert not ours.end_lost_attempt(other)
+        assert outcome_of(ours) is None
+    assert ours.end_lost_attempt(owned)
+    assert (phase_of(ours), outcome_of(ours)) == (Phase.STOPPED, AttemptOutcome.LOST)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> StepLease:
+    """A step that reads ``kept`` and ``lost``, and can run without ``lost``."""
+    kept, lost = (ExecutorStep(name, posixpath.join, {}) for name in ("kept", "lost"))
+    step = ExecutorStep("table", posixpath.join, {"needs": kept, "takes": lost.even_if_failed()})
+    experiment = resolve([step], str(tmp_path))
+    commit_at(experiment.of(kept))
+    return StepLease(experiment.of(step), {"dag": "d"})
+
+
+def commit_at(step: ResolvedStep) -> None:
+    claimed = claim(StepLease(step, {"dag": "other"}))
+    store = LeaseStore(step.output_path)
+    write_text(posixpath.join(step.output_path, "data"), "x")
+    store.change(store.take_over(claimed.attempt.job, "owner"), phase=Phase.COMMITTED, digest=step.name, witness="data")
+
+
+def test_step_starts_without_optional_input(table: StepLease) -> None:
+    kept, lost = (each.output_path for each in table.step.dependencies)
+    claimed = claim_next(table)
+    assert claimed is not None and dict(claimed.attempt.inputs) == {kept: "kept"}
+    assert not Path(lost).exists()
+
+
+def test_optional_input_is_awaited_while_its_attempt_runs(table: StepLease) -> None:
+    lost = StepLease(table.step.dependencies[1], {"dag": "other"})
+    running = claim_next(lost)
+    assert running is not None
+    with pytest.raises(MissingInputError) as missing:
+        claim_next(table)
+    assert missing.value.at_work == running.held.lease
+    lost.end_unstarted(running.attempt.job, AttemptOutcome.FAILED, AttemptError("X", "bad"))
+    claimed = claim_next(table)
+    assert claimed is not None and len(claimed.attempt.inputs) == 1
+
+
+def test_claim_is_released_when_missing_input_appears(table: StepLease) -> None:
+    late = StepLease(table.step, {"dag": "d"}, will_claim=lambda job: commit_at(table.step.dependencies[1]))
+    assert claim_next(late) is None
+    claimed = claim_next(table)
+    assert claimed is not None and sorted(claimed.attempt.inputs.values(), key=str) == ["kept", "lost"]
+
+
+def test_step_does_not_start_without_required_input(tmp_path: Path) -> None:
+    needed = ExecutorStep("gone", posixpath.join, {})
+    step = ExecutorStep("t", posixpath.join, {"needs": needed, "takes": needed.even_if_failed()})
+    step_lease = StepLease(resolve([step], str(tmp_path)).of(step), {"dag": "d"})
+    with pytest.raises(MissingInputError, match="reads step 'gone', which has no finished output"):
+        claim_next(step_lease)
+    assert step_lease.read().lease is None

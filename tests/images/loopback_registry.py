@@ -12,7 +12,6 @@ from typing import Any
 
 import requests
 
-from tests.support.http_server import serving
 from tradewind.rehearsal.local.processes import free_port
 
 SALT = "$2b$05$abcdefghijklmnopqrstuu"
@@ -103,10 +102,3 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *arguments: object) -> None:
         pass
-
-
-@contextmanager
-def artifact_registry() -> Iterator[ArtifactRegistry]:
-    """Serve the API for the length of the block."""
-    with serving(ArtifactRegistry()) as server:
-        yield server

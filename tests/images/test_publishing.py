@@ -45,14 +45,11 @@ def test_single_region_release_prints_build_tag_push_commands(capsys: pytest.Cap
     ]
 
 
-def test_without_regions_image_goes_where_clusters_pull_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_regions_image_goes_to_its_clusters(capsys: pytest.CaptureFixture[str]) -> None:
     pushes = [line for line in shown(capsys, "push", "--image", "vllm") if line.startswith("docker push")]
     regions = {line.split()[2].partition("-docker")[0] for line in pushes}
     assert regions == {"europe-west4", "us-central1", "us-central2", "us-east1", "us-east5"}
     assert len(pushes) == 15 and all("/tradewind_vllm:" in line for line in pushes)
-
-
-def test_airflow_image_goes_beside_the_default_clusters(capsys: pytest.CaptureFixture[str]) -> None:
     lines = shown(capsys, "push", "name", "--image", "airflow")
     assert f"docker push {HOST}/tradewind_airflow:latest" in lines
     assert lines[-1] == f"No cluster of {SHIPPED} gets the tag abc1234."

@@ -15,7 +15,8 @@ import requests
 
 from tests.fleet.fleets import REPOSITORY, SHIPPED
 from tests.images.buildah import VARIABLE, Buildah, storage
-from tests.images.loopback_registry import ArtifactRegistry, artifact_registry, docker_registry
+from tests.images.loopback_registry import ArtifactRegistry, docker_registry
+from tests.support.http_server import serving
 from tradewind.fleet.fleet_file import load_fleet
 
 pytestmark = [
@@ -54,7 +55,7 @@ def registries(folder: Path, password: str) -> Iterator[tuple[Buildah, str, Arti
     with (
         storage(folder) as buildah,
         docker_registry(folder, "oauth2accesstoken", password) as registry,
-        artifact_registry() as artifacts,
+        serving(ArtifactRegistry()) as artifacts,
     ):
         (folder / "Dockerfile").write_text("FROM scratch\nCOPY Dockerfile /\n")
         buildah("build", "--quiet", "-t", "tradewind_cluster:latest", str(folder))

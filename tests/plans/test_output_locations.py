@@ -107,14 +107,11 @@ def test_linked_folder_may_be_output_unless_it_is_the_prefix(tmp_path: Path) -> 
         checked("top", f"{tmp_path}/store")
 
 
-def test_configured_roots_are_separated_by_line_or_comma() -> None:
+def test_roots_are_the_configured_ones_or_the_prefix() -> None:
     assert roots_in(None) is None and roots_in(" \n,") is None
     assert roots_in("gs://a, gs://b/c\n /data ") == Roots(("gs://a", "gs://b/c", "/data"))
     with pytest.raises(StorageError, match="^allowed_roots in the .tradewind. section"):
         roots_in("gs://a, relative")
-
-
-def test_deployment_prefix_is_root_without_allowed_roots() -> None:
     environ = {"TRADEWIND_PREFIX": "/env", "MARIN_PREFIX": ""}
     assert configured_roots(None, environ, "gs://b") == Roots(("/env", "gs://b"))
     assert configured_roots("/only", environ, "gs://b") == Roots(("/only",))

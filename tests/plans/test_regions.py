@@ -88,9 +88,6 @@ def test_local_mirrored_and_non_gcs_paths_read_no_bucket() -> None:
     values = [output_path_of(raw), mirrored("gs://elsewhere/a"), "s3://b/c", "/d", PurePosixPath("e"), 3, None, "gs://"]
     step = ExecutorStep("train", None, Config(values, this_output_path()))
     assert paths_read(resolve([step], "/prefix").of(step)) == ()
-
-
-def test_bucket_is_the_first_part_of_a_google_path() -> None:
     assert [bucket_of(path) for path in ("gs://a/b/c", "gs://a", "gcs://a/b")] == ["a", "a", "a"]
     assert [bucket_of(path) for path in ("s3://a/b", "/a", "gs:///b")] == [None, None, None]
 

@@ -102,9 +102,6 @@ def test_invalid_expression_is_refused_with_its_param(param: str) -> None:
     with pytest.raises(SelectionError, match=rf"^{param}: 'train\(' is not a regular expression: missing \)") as caught:
         Selection(**{param: ("fine", "train(")})  # type: ignore[arg-type]
     assert isinstance(caught.value, ExperimentError)
-
-
-def test_list_of_expressions_is_kept_as_a_tuple() -> None:
     assert Selection(run_only=["a"]) == Selection(run_only=("a",))  # type: ignore[arg-type]
 
 

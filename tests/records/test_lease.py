@@ -199,19 +199,14 @@ def test_another_end_than_the_one_that_arrived_is_refused(store: LeaseStore) -> 
 # ---- stop requests
 
 
-def test_first_stop_request_is_kept(store: LeaseStore) -> None:
+def test_first_stop_request_of_the_running_attempt_is_kept(store: LeaseStore) -> None:
+    assert store.request_stop("job-1", {}) is None
     claimed(store)
+    assert store.request_stop("job-2", {}) is None
     assert store.request_stop("job-1", {"try": 1}) is not None
     again = store.request_stop("job-1", {"try": 2})
-    assert again is not None and again.lease.stop_requested == {"try": 1}
-    assert lease_at(PATH).counter == 2
-
-
-def test_stop_not_requested_for_other_or_ended_attempt(store: LeaseStore) -> None:
-    assert store.request_stop("job-1", {}) is None
-    held = claimed(store)
-    assert store.request_stop("job-2", {}) is None
-    store.change(held, phase=Phase.FAILED)
+    assert again is not None and (again.lease.stop_requested, again.lease.counter) == ({"try": 1}, 2)
+    store.change(again, phase=Phase.FAILED)
     assert store.request_stop("job-1", {}) is None
 
 

@@ -37,26 +37,15 @@ def left_at(folder: str) -> list[str]:
     return [file.path for file in list_files(folder)]
 
 
-def test_all_files_of_earlier_attempts_are_removed(output: str) -> None:
-    put(output, "b/deep/x", "a", ".artifact.json", "[ab]", ".hidden/y")
-    assert removed(output) == [".artifact.json", ".hidden/y", "[ab]", "a", "b/deep/x"]
-    assert left_at(output) == [".executor_status"]
-    assert removed(output) == []
-
-
-def test_records_stay(output: str) -> None:
+def test_only_files_of_earlier_attempts_are_removed(output: str) -> None:
+    files = [".artifact.json", ".hidden/y", "[ab]", "a", "b/deep/x", "other-not/x"]
     records = [".attempts/1.json", ".attempts/1/driver.log", ".executor_info", ".executor_status", ".manifest.json"]
     half_written = f"..executor_status.lock.{'0' * 32}"
-    put(output, *records, half_written, "a")
-    assert removed(output, []) == ["a"]
-    assert left_at(output) == sorted([*records, half_written])
-
-
-def test_the_outputs_of_other_steps_below_stay(output: str) -> None:
-    others = ["other/.executor_info", "other/deep/x", "other/x"]
-    put(output, *others, "other-not/x", "x")
-    assert removed(output) == ["other-not/x", "x"]
-    assert left_at(output) == [".executor_status", *others]
+    of_other_steps = ["other/.executor_info", "other/deep/x", "other/x"]
+    put(output, *files, *records, half_written, *of_other_steps)
+    assert removed(output) == files
+    assert left_at(output) == sorted([*records, half_written, *of_other_steps])
+    assert removed(output) == []
 
 
 CHECKPOINTS = {"checkpoints/step-1/w", "checkpoints/last"}

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.records.racers import Race, command
+from tests.storage.s3_server import LocalS3
 from tradewind.records.lease import Phase
 from tradewind.records.lifecycle import complete_commit
-from tradewind.records.record import RecordState, Status, read_records, read_status
+from tradewind.records.record import RecordState, Status, read_record, read_records, read_status
+from tradewind.rehearsal.cloud.loopback_server import LoopbackServer
 from tradewind.storage.errors import StoreUnavailableError
-from tradewind.storage.files import read_text
+from tradewind.storage.files import read_many, read_text, write_text
 
 pytestmark = pytest.mark.slow
 
@@ -75,3 +80,48 @@ def test_one_thread_makes_a_version_in_memory(tmp_path: Path) -> None:
         for done in [pool.submit(race.run, str(number), die) for number in range(RACERS)]:
             done.result(TIMEOUT_S)
     assert check(race) > len(race.outputs)
+
+
+# ---- an experiment with outputs in a bucket, by real drivers
+
+
+EXPERIMENT = """
+import json
+import fsspec
+from tradewind import ExecutorStep, executor_main, output_path_of, this_output_path, versioned
+
+def make(config):
+    with fsspec.open(f"{config['out']}/data.json", "w") as file:
+        json.dump(list(range(config["n"])), file)
+
+def add_up(config):
+    with fsspec.open(f"{config['data']}/data.json") as file:
+        return sum(json.load(file))
+
+data = ExecutorStep("data", make, {"n": versioned(100), "out": this_output_path()})
+total = ExecutorStep("total", add_up, {"data": output_path_of(data)})
+executor_main(steps=[total])
+"""
+
+
+def test_steps_run_once_and_are_reused_or_forced(served: tuple[LoopbackServer | LocalS3, str], tmp_path: Path) -> None:
+    _, folder = served
+    (tmp_path / "exp.py").write_text(EXPERIMENT)
+
+    def run(*options: str) -> str:
+        command = [sys.executable, "exp.py", "--prefix", folder, *options]
+        done = subprocess.run(command, cwd=tmp_path, env=os.environ, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    assert "2 steps: 2 RUN" in run()
+    total = f"{folder}/total-e1a66b"
+    assert json.loads(read_text(f"{total}/.artifact.json") or "") == sum(range(100))
+    assert read_record(total).state is RecordState.FINISHED
+    assert "2 steps: 2 REUSE" in run()
+    forced = run("--force", '["total"]')
+    assert "2 steps: 1 RUN, 1 REUSE" in forced and "attempt 2" in forced
+    attempts = read_many([f"{total}/.attempts/{number}.json" for number in (1, 2)])
+    assert [json.loads(text)["outcome"] for text in attempts.values()] == ["succeeded", "succeeded"]
+    write_text(f"{folder}/data-327353/data.json", "[]")  # the cheap check does not detect this change
+    assert "2 steps: 2 REUSE" in run()

@@ -75,13 +75,7 @@ class MachineError(RuntimeError):
 
 @dataclass(frozen=True)
 class MachineMetadata:
-    """Metadata that a machine reads about itself.
-
-    Attributes:
-        name: Name of the instance.
-        labels: Labels of the instance at its creation.
-        disks: Names of the disks that outlive the instance.
-    """
+    """Metadata that a machine reads about itself; ``disks`` outlive it."""
 
     name: str
     labels: Mapping[str, str]
@@ -90,11 +84,7 @@ class MachineMetadata:
 
 @dataclass(frozen=True)
 class RunningMachine:
-    """A machine that has started.
-
-    Attributes:
-        host_keys: SSH host keys that the machine writes into its metadata, by key type.
-    """
+    """A machine that has started, with the SSH host keys that it writes into its metadata, by key type."""
 
     address: str
     host_keys: Mapping[str, str]
@@ -169,20 +159,11 @@ _BASE: Final = "https://www.googleapis.com/compute/v1/"
 
 @dataclass
 class ComputeFaults:
-    """Injected faults.
-
-    Attributes:
-        denied: Permissions that the account lacks, for example ``compute.instances.create``.
-        quota: Maximum number of instances; None: unlimited.
-        is_out: The zone has no capacity.
-        flaky: Number of next requests that fail with ``flaky_status`` and change nothing.
-    """
+    """Injected faults: permissions that the account lacks, and how many instances the zone can supply."""
 
     denied: set[str] = field(default_factory=set)
     quota: int | None = None
     is_out: bool = False
-    flaky: int = 0
-    flaky_status: int = 503
 
 
 class ComputeState:
@@ -198,11 +179,7 @@ class ComputeState:
         self._ids = itertools.count(int(time.time() * 1000))
 
     def check_permission(self, permission: str, path: str) -> None:
-        """Refuse requests without permission, and all requests while the service is flaky."""
-        if self.faults.flaky:
-            self.faults.flaky -= 1
-            reason = "rateLimitExceeded" if self.faults.flaky_status in (403, 429) else "backendError"
-            raise RefusedRequestError(self.faults.flaky_status, reason, "The service is flaky at present: try again")
+        """Refuse requests without permission."""
         if permission in self.faults.denied:
             raise denied(permission, path)
 

@@ -98,19 +98,9 @@ class LocalArtifactRegistry(LoopbackServer):
 
 
 class LocalGoogle(LoopbackServer):
-    """One server for all services; slices are separate per project and zone.
+    """One server for all services, for these projects and zones.
 
-    Args:
-        places: Projects and zones that exist.
-        machines: Backend of instances; by default, instances run nothing.
-        hosts: Backend of slices; by default, slices run nothing.
-
-    Attributes:
-        compute: Compute Engine.
-        tpu: Cloud TPU, by project and zone.
-        secrets: Secret Manager.
-        registry: Artifact Registry.
-        seen: Function that the server calls with each request before it answers.
+    Without ``machines`` and ``hosts``, instances and slices run nothing. The server calls ``seen`` with each request.
     """
 
     def __init__(
@@ -155,12 +145,7 @@ class LocalGoogle(LoopbackServer):
 
 
 class LocalCompute(LoopbackServer):
-    """Compute Engine alone (``TRADEWIND_COMPUTE_ENDPOINT``), with instances that tests add.
-
-    Attributes:
-        service: The API.
-        denied: Permissions that every account lacks, for example ``compute.instances.list``.
-    """
+    """Compute Engine alone (``TRADEWIND_COMPUTE_ENDPOINT``): tests add instances and ``denied`` permissions."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -146,13 +146,9 @@ def missing_for_machines() -> str | None:
 
 
 class Machine:
-    """One machine in ``network``.
+    """One machine with ``folder`` as its ``/tmp``, where ``public_key`` can log in as ``user``.
 
-    Args:
-        folder: Its ``/tmp`` and home; ``start`` creates it.
-        public_key: Key that can log in as ``user``.
-        env: Environment variables of its logins.
-        disk: Folder that outlives the machine: the GCS data of Ray, and Ray's sessions.
+    ``disk`` is a folder that outlives the machine, with the GCS data of Ray and Ray's sessions.
     """
 
     def __init__(
@@ -272,11 +268,7 @@ def gcloud_program(url: str) -> str:
 class SimulatedMachines:
     """All machines of one simulated Google Cloud: heads are instances, the others hosts of slices.
 
-    Args:
-        folder: Folder with the files of each machine; they survive the machine.
-        user: User name of logins.
-        public_key: Key that can log in.
-        env: Environment variables of logins on every machine.
+    The files of each, below ``folder``, survive the machine.
     """
 
     def __init__(self, folder: Path, *, user: str, public_key: str, env: Mapping[str, str]) -> None:
