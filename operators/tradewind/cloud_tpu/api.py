@@ -37,7 +37,7 @@ from tradewind.cloud_tpu.errors import (
     TpuPreconditionError,
     TpuUnreachableError,
 )
-from tradewind.cloud_tpu.resources import QueuedTpu, TpuNode, is_queue_body
+from tradewind.cloud_tpu.resources import QueuedTpu, TpuNode, check_place, is_name, is_queue_body
 
 RETRY_TIMEOUT_S: Final = 60.0
 """How long a call without a response is retried."""
@@ -185,6 +185,7 @@ class TpuApi:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        check_place(project, zone)
         self.project = project
         self.zone = zone
         self.poll_s = poll_s
@@ -212,11 +213,11 @@ class TpuApi:
 
     def node(self, name: str) -> TpuNode:
         """Return the node ``name``; raise TpuNotFoundError if there is none."""
-        return TpuNode.from_json(self._get("get_node", f"nodes/{name}"))
+        return TpuNode.from_json(self._get("get_node", self._path(name, is_queue=False)))
 
     def queued_resource(self, name: str) -> QueuedTpu:
         """Return the queued resource ``name``; raise TpuNotFoundError if there is none."""
-        return QueuedTpu.from_json(self._get("get_queued_resource", f"queuedResources/{name}"))
+        return QueuedTpu.from_json(self._get("get_queued_resource", self._path(name, is_queue=True)))
 
     def create(self, name: str, body: Mapping[str, Any], timeout_s: float = OPERATION_TIMEOUT_S) -> None:
         """Create a node, or a queued resource if ``body`` has ``tpu``, and wait for the operation's end.
@@ -235,6 +236,7 @@ class TpuApi:
         """Do the same as ``create``, without waiting for the end."""
         from google.cloud import tpu_v2
 
+        self._path(name, is_queue=is_queue_body(body))  # which checks the name
         kind = "queued_resource" if is_queue_body(body) else "node"
         message = tpu_v2.QueuedResource if is_queue_body(body) else tpu_v2.Node
         resource = self._parse(message, name, body)
@@ -261,8 +263,8 @@ class TpuApi:
             TpuConflictError: Another resource has this name by now.
             TpuAbortedError: ``may_send`` returned False.
         """
-        kind, path = ("queued_resource", "queuedResources") if is_queue else ("node", "nodes")
-        request = {"name": f"{self.parent}/{path}/{name}", **({"force": True} if is_queue else {})}
+        kind = "queued_resource" if is_queue else "node"
+        request = {"name": self._path(name, is_queue=is_queue), **({"force": True} if is_queue else {})}
         what, tries = f"deleting {self._label(kind, name)}", itertools.count()
 
         def check() -> None:
@@ -360,8 +362,12 @@ class TpuApi:
 
         return self._call(what, all_pages)
 
-    def _get(self, method: str, path: str) -> dict[str, Any]:
-        name = f"{self.parent}/{path}"
+    def _path(self, name: str, *, is_queue: bool) -> str:
+        if not is_name(name):
+            raise BadSliceError(f"{name!r} is no name of a slice: at most 63 lowercase letters, digits and hyphens.")
+        return f"{self.parent}/{'queuedResources' if is_queue else 'nodes'}/{name}"
+
+    def _get(self, method: str, name: str) -> dict[str, Any]:
         return _to_json(self._call(f"reading {name}", lambda: self._method(method)(name=name, timeout=CALL_TIMEOUT_S)))
 
     def _delete(self, name: str, identity: str, timeout_s: float, check: Callable[[], None], *, is_queue: bool) -> None:

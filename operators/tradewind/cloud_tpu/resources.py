@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+from tradewind.cloud_tpu.errors import BadEndpointError
 from tradewind.cloud_tpu.slice_types import SLICE_TYPES
 
 _NODE_INPUTS: Final = (
@@ -24,6 +25,7 @@ _NODE_INPUTS: Final = (
 _QUEUE_INPUTS: Final = ("spot", "guaranteed", "reservationName")
 ANY_KIND: Final = "*"
 """Placeholder for any ``body_kind``."""
+_PLACE: Final = re.compile(r"[a-z0-9][a-z0-9.:-]{0,98}")
 _NAME: Final = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 WITHOUT_MACHINES: Final = frozenset({"PREEMPTED", "TERMINATED", "STOPPED"})
 """States of a node whose hosts are gone, although Ray may report them alive for some seconds."""
@@ -164,6 +166,17 @@ def labelled_body(queue: QueuedTpu, nodes: Sequence[TpuNode]) -> dict[str, Any]:
         common = {**(node.get("labels") or {}), **(dict(set.intersection(*labels)) if labels else {})}
         specs.append({**spec, "node": {**node, "labels": common}} if common else spec)
     return {**queue.body, "tpu": {"nodeSpec": specs}}
+
+
+def check_place(project: str, location: str) -> None:
+    """Require a project and a zone or region that name no other resource in Google's URLs.
+
+    Raises:
+        BadEndpointError: They might.
+    """
+    for what, text in (("project", project), ("zone or region", location)):
+        if not _PLACE.fullmatch(text):
+            raise BadEndpointError(f"{text!r} is no {what}: lowercase letters, digits and hyphens.")
 
 
 def is_name(text: str) -> bool:

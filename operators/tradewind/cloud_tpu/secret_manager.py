@@ -88,4 +88,6 @@ def _access(client: Any, version: str) -> Any:
         reason = "this version is disabled, destroyed or misnamed"
     except (exceptions.GoogleAPIError, GoogleAuthError, requests.RequestException) as error:
         raise SecretManagerUnreachableError(f"Secret Manager does not answer ({type(error).__name__})") from None
+    except Exception as error:  # of the parser of its answer
+        reason = f"Secret Manager's answer cannot be read ({type(error).__name__})"
     raise SecretManagerError(reason)

@@ -7,9 +7,18 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
+from tradewind.text import escape_control_characters
+
+_MAX_PROBLEMS = 200
+"""Problems of one file that a message has."""
+_MAX_CHARS = 1000
+
 
 class FleetError(ValueError):
     """The request to the fleet cannot be fulfilled in its current state."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(escape_control_characters(message))
 
 
 class UnknownClusterError(FleetError):
@@ -29,7 +38,7 @@ class BadFileError(FleetError):
 
     def __init__(self, file: str, problems: Iterable[FileProblem]) -> None:
         self.problems = tuple(sorted(set(problems)))
-        lines = (f"{file}:{problem.line}: {problem.sentence}" for problem in self.problems)
+        lines = (f"{file}:{problem.line}: {problem.sentence[:_MAX_CHARS]}" for problem in self.problems[:_MAX_PROBLEMS])
         super().__init__("\n".join(map(on_one_line, lines)))
 
 

@@ -6,11 +6,12 @@ fault are not reported: a field with a misspelt name is not missing.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +30,8 @@ from tradewind.fleet.yaml_schema import YamlDocument, YamlPath, fleet_schema, re
 
 _CLUSTERS: Final = "clusters"
 _DEFAULTS: Final = "defaults"
+_MAX_FAULTS: Final = 100
+_MAX_NAMED: Final = 5
 
 
 @dataclass(frozen=True)
@@ -157,11 +160,13 @@ def _kind_problems(name: str, generation: str) -> Iterator[str]:
 def _connection_problems(clusters: Mapping[str, Settings]) -> Iterator[tuple[str, str]]:
     """Yield ambiguous clusters: ``--cluster`` accepts both names and connection IDs."""
     connections = {name: settings.get("connection", name) for name, settings in clusters.items()}
-    shared = Counter(connections.values())
+    sharing: dict[str, list[str]] = defaultdict(list)
     for name, connection in connections.items():
-        others = [other for other, theirs in connections.items() if theirs == connection and other != name]
-        if shared[connection] > 1:
-            yield name, f"connection {connection!r} is also that of {', '.join(others)}: give each its own."
+        sharing[connection].append(name)
+    for name, connection in connections.items():
+        others = ", ".join([other for other in sharing[connection][: _MAX_NAMED + 1] if other != name][:_MAX_NAMED])
+        if others:
+            yield name, f"connection {connection!r} is also that of {others}: give each its own."
         elif connection in clusters and connection != name:
             yield name, f"{connection!r} is the name of another cluster: give the connection another id."
 
@@ -183,9 +188,13 @@ def load_fleet(file: Path) -> Fleet:
     """
     document = read_yaml_with_problems(file)
     unread = Faults(document.unread)
-    faults = [*schema_faults(unread.without(document.value), fleet_schema())]
+    faults = [*islice(schema_faults(unread.without(document.value), fleet_schema()), _MAX_FAULTS)]
     problems = [*document.problems, *line_problems(document.value, document)]
     problems += [FileProblem(document.line_of(at), f"{place_in_fleet(at)}: {sentence}") for at, sentence in faults]
+    if len(faults) == _MAX_FAULTS:
+        raise BadFileError(
+            document.file, [*problems, FileProblem(1, f"there are at least {_MAX_FAULTS} problems: mend these first.")]
+        )
     wrong = Faults(document.unread | {at for at, _ in faults})
     sound = wrong.without(document.value)
     clusters = {}

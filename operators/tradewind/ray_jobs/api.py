@@ -13,7 +13,7 @@ from typing import Any
 
 import aiohttp
 
-from tradewind.ray_jobs.cluster import RayCluster
+from tradewind.ray_jobs.cluster import RayCluster, job_path
 from tradewind.ray_jobs.details import JobDetails, submitted_jobs
 from tradewind.ray_jobs.errors import (
     RayAuthenticationError,
@@ -64,7 +64,7 @@ class JobsApi:
 
     async def details(self, job: str) -> JobDetails | None:
         """Return the job, or None if the cluster knows no job with this ID."""
-        fields = await self.get_json(f"/api/jobs/{job}")
+        fields = await self.get_json(job_path(job))
         return None if fields is None else JobDetails.from_json(fields, self.cluster)
 
     async def jobs(self) -> list[JobDetails]:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import requests
 
-from tradewind.ray_jobs.cluster import RayCluster
+from tradewind.ray_jobs.cluster import RayCluster, job_path
 from tradewind.ray_jobs.details import JobDetails, submitted_jobs
 from tradewind.ray_jobs.errors import (
     RayAuthenticationError,
@@ -104,7 +104,7 @@ class RayJobs:
 
     def details(self, job: str) -> JobDetails | None:
         """Return the job, or None if the cluster knows no job with this ID."""
-        answer = self._get(f"/api/jobs/{job}")
+        answer = self._get(job_path(job))
         return None if answer is None else JobDetails.from_json(answer, self.cluster)
 
     def jobs(self) -> list[JobDetails]:
@@ -113,9 +113,9 @@ class RayJobs:
 
     def log_text(self, job: str) -> str | None:
         """Return the job's whole log so far, or None if the cluster does not know the job."""
-        answer = self._get(f"/api/jobs/{job}/logs")
+        answer = self._get(f"{job_path(job)}/logs")
         if answer is not None and not (isinstance(answer, dict) and isinstance(answer.get("logs"), str)):
-            raise RayUnreachableError(f"{self.cluster} answered no log to GET /api/jobs/{job}/logs.")
+            raise RayUnreachableError(f"{self.cluster} answered no log to GET {job_path(job)}/logs.")
         return None if answer is None else str(answer["logs"])
 
     def version(self) -> str:

@@ -8,12 +8,18 @@ import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from tradewind.ray_jobs.errors import BadAddressError, BadTokenError
 
 _TOKEN = re.compile(r"[\x21-\x7e]{1,4096}")
 _MAX_FILE_BYTES: Final = 64 * 1024
+
+
+def job_path(job: str) -> str:
+    """Return the path of a job in the Jobs API: any text names only the job with exactly this ID."""
+    name = quote(job, safe="", errors="replace")
+    return f"/api/jobs/{name if name.strip('.') else '%252E'}"  # URLs drop dots, and no job has such an ID
 
 
 def is_token(text: str) -> bool:
@@ -63,11 +69,11 @@ class RayCluster:
 
     def job_url(self, job: str) -> str:
         """Return the URL of a job's dashboard page."""
-        return f"{self.address.rstrip('/')}/#/jobs/{job}"
+        return f"{self.address.rstrip('/')}/#/jobs/{quote(job, safe='', errors='replace')}"
 
     def log_url(self, job: str) -> str:
         """Return the URL of a job's whole log."""
-        return f"{self.address.rstrip('/')}/api/jobs/{job}/logs"
+        return f"{self.address.rstrip('/')}{job_path(job)}/logs"
 
     def __str__(self) -> str:
         return f"Ray cluster {self.name!r} ({self.address})"

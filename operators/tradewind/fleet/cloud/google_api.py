@@ -9,6 +9,8 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from http.client import HTTPException, HTTPResponse
 from typing import Any, Final
 
 from tradewind.cloud_tpu.endpoints import ENDPOINT_VARIABLES, parse_endpoint
@@ -20,6 +22,8 @@ _BASE_PATHS: Final = {"compute": "/compute/v1/"}
 _RETRIES: Final = 2
 """Retries of Google's client, with backoff, after temporary errors and lost connections."""
 _TIMEOUT_S: Final = 60.0
+_MAX_ANSWER_BYTES: Final = 64 << 20
+_MAX_PAGES: Final = 1_000
 _TEMPORARY: Final = frozenset({408, 429, *range(500, 600)})
 
 
@@ -84,6 +88,33 @@ def google_api(name: str, endpoint: str | None = None) -> Any:
         ) from None
 
 
+@contextmanager
+def readable_answer(what: str) -> Iterator[None]:
+    """Refuse an answer that the block cannot read. ``what`` names its subject.
+
+    Raises:
+        CloudError: A field is missing, or has another type than Google's.
+    """
+    try:
+        yield
+    except CloudError:
+        raise
+    except (AttributeError, LookupError, TypeError, RecursionError, UnicodeError, OverflowError) as error:
+        raise CloudError(f"{what}: Google Cloud's answer cannot be read ({type(error).__name__}).") from None
+
+
+class _BoundedResponse(HTTPResponse):
+    """Response whose whole content is read only within a limit."""
+
+    def read(self, amt: int | None = None) -> bytes:
+        if amt is not None:
+            return super().read(amt)
+        content = super().read(_MAX_ANSWER_BYTES + 1)
+        if len(content) > _MAX_ANSWER_BYTES:
+            raise HTTPException(f"more than {_MAX_ANSWER_BYTES >> 20} MiB")
+        return content
+
+
 def own_connection(http: Any) -> Any:
     """Return a new connection with the credentials of ``http``: threads must not share connections."""
     from google.auth.credentials import AnonymousCredentials
@@ -92,7 +123,17 @@ def own_connection(http: Any) -> Any:
 
     # Servers on this machine are reached without a proxy.
     options = {"proxy_info": None} if isinstance(http.credentials, AnonymousCredentials) else {}
-    return AuthorizedHttp(http.credentials, http=Http(timeout=_TIMEOUT_S, **options))
+    bounded = Http(timeout=_TIMEOUT_S, **options)
+    bounded.request = functools.partial(_request_bounded, bounded.request)
+    return AuthorizedHttp(http.credentials, http=bounded)
+
+
+def _request_bounded(request: Callable[..., Any], uri: str, *args: Any, **kwargs: Any) -> Any:
+    from httplib2 import SCHEME_TO_CONNECTION
+
+    usual = SCHEME_TO_CONNECTION[uri.partition(":")[0]]
+    kwargs["connection_type"] = type(usual.__name__, (usual,), {"response_class": _BoundedResponse})
+    return request(uri, *args, **kwargs)
 
 
 def _request(http: Any, *args: Any, **kwargs: Any) -> Any:
@@ -113,7 +154,6 @@ def execute_request(request: Any, what: str, *, is_write: bool = False) -> Mappi
 
     try:
         answer: Mapping[str, Any] = request.execute(num_retries=0 if is_write else _RETRIES)
-        return answer
     except HttpError as error:
         raise _refusal(int(error.resp.status), str(error.reason).strip().rstrip("."), what) from None
     except TransportError:  # its text has the address and nested causes
@@ -125,19 +165,29 @@ def execute_request(request: Any, what: str, *, is_write: bool = False) -> Mappi
             f"{what}: Google's credentials here are of no use ({type(error).__name__}): run 'gcloud auth "
             "application-default login'."
         ) from None
+    except (ValueError, RecursionError, HTTPException) as error:
+        why = str(error) if isinstance(error, HTTPException) else "no JSON, or too deep"
+        raise CloudError(f"{what}: Google Cloud's answer cannot be read ({why}).") from None
     except (OSError, HttpLib2Error) as error:
         raise CloudUnreachableError(f"{what}: Google Cloud does not answer ({error}): try again later.") from None
+    if not isinstance(answer, Mapping):
+        raise CloudError(f"{what}: Google Cloud's answer is no object.")
+    return answer
 
 
 def list_all(list_page: Callable[..., Any], what: str, key: str, **query: Any) -> Iterator[Mapping[str, Any]]:
     """Yield the items below ``key`` of all pages of a list. Raises the same."""
     token: str | None = None
-    while True:
+    for _ in range(_MAX_PAGES):
         page = execute_request(list_page(**query, **({"pageToken": token} if token else {})), what)
-        yield from page.get(key, [])
+        items = page.get(key) or []
+        if not isinstance(items, list) or not all(isinstance(item, Mapping) for item in items):
+            raise CloudError(f"{what}: Google Cloud's answer cannot be read: {key!r} is no list of objects.")
+        yield from items
         token = page.get("nextPageToken")
         if not token:
             return
+    raise CloudError(f"{what}: Google Cloud's list has no end.")
 
 
 def _refusal(status: int, words: str, what: str) -> CloudError:

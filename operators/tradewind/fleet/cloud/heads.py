@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from tradewind.fleet.cloud.google_api import CloudNotFoundError, execute_request, google_api, list_all
+from tradewind.fleet.cloud.google_api import CloudNotFoundError, execute_request, google_api, list_all, readable_answer
 from tradewind.fleet.clusters import CLUSTER_LABEL, FleetCluster
 from tradewind.fleet.errors import FleetError
 
@@ -67,7 +67,11 @@ def find_head(cluster: PlacedCluster, compute: Any = None) -> ClusterHead:
     query = " AND ".join(f"(labels.{label} = {value})" for label, value in labels.items())
     what = f"The head of cluster {cluster.name} in {cluster.project}, {cluster.zone}"
     found = list_all(compute.instances().list, what, "items", project=cluster.project, zone=cluster.zone, filter=query)
-    own = [machine for machine in found if labels.items() <= machine.get("labels", {}).items()]
+    with readable_answer(what):
+        return _running_head(cluster, [one for one in found if labels.items() <= one.get("labels", {}).items()])
+
+
+def _running_head(cluster: PlacedCluster, own: Sequence[Mapping[str, Any]]) -> ClusterHead:
     heads = [machine for machine in own if machine.get("status") == RUNNING]
     if len(heads) > 1:
         names = ", ".join(sorted(machine["name"] for machine in heads))
@@ -94,7 +98,8 @@ def host_keys(cluster: FleetCluster, head: ClusterHead, compute: Any = None) -> 
         found = execute_request(compute.instances().getGuestAttributes(**place, queryPath=HOST_KEYS), what)
     except CloudNotFoundError:
         found = {}
-    keys = keys_in(found)
+    with readable_answer(what):
+        keys = keys_in(found)
     if not keys:
         raise NoHeadError(
             f"{head.name} has written down no SSH host keys, so its identity is unknown: wait a minute "

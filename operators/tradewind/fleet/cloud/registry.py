@@ -5,14 +5,18 @@ Other policies of a repository stay.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tradewind.fleet.cloud.google_api import CloudNotFoundError, execute_request
+from tradewind.cloud_tpu.errors import BadEndpointError
+from tradewind.cloud_tpu.resources import check_place
+from tradewind.fleet.cloud.google_api import CloudNotFoundError, execute_request, readable_answer
 from tradewind.fleet.clusters import Fleet, FleetCluster
 from tradewind.fleet.errors import FleetError
 
+_NAME: Final = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 OLDEST_DAYS: Final = 30
 NEWEST_KEPT: Final = 16
 POLICIES: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -26,11 +30,26 @@ POLICIES: Final[Mapping[str, Mapping[str, Any]]] = {
 
 @dataclass(frozen=True, order=True)
 class ImageRepository:
-    """One repository of images."""
+    """One repository of images.
+
+    Raises:
+        FleetError: A name could name another resource in Google's URLs.
+    """
 
     project: str
     region: str
     name: str
+
+    def __post_init__(self) -> None:
+        try:
+            check_place(self.project, self.region)
+        except BadEndpointError as error:
+            raise FleetError(f"Repository {self.name}: {error}") from None
+        if not _NAME.fullmatch(self.name):
+            raise FleetError(
+                f"{self.name!r} is no name of a repository: at most 63 lowercase letters, digits and hyphens, "
+                "beginning with a letter."
+            )
 
     @property
     def path(self) -> str:
@@ -92,11 +111,13 @@ def cleanup_state(repository: ImageRepository, client: Any) -> CleanupState:
         CloudError: The repository does not exist, or Google Cloud does not answer.
     """
     request = client.projects().locations().repositories().get(name=repository.path)
-    found = execute_request(request, f"Repository {repository.name} in {repository.project}, {repository.region}")
-    policies: Mapping[str, Mapping[str, Any]] = found.get("cleanupPolicies", {})
-    rules = [_rule(policy) for policy in policies.values()]
-    missing = tuple(name for name, policy in POLICIES.items() if _rule(policy) not in rules)
-    others = tuple(name for name, policy in policies.items() if _rule(policy) not in map(_rule, POLICIES.values()))
+    what = f"Repository {repository.name} in {repository.project}, {repository.region}"
+    found = execute_request(request, what)
+    with readable_answer(what):
+        policies: Mapping[str, Mapping[str, Any]] = found.get("cleanupPolicies", {})
+        rules = [_rule(policy) for policy in policies.values()]
+        missing = tuple(name for name, policy in POLICIES.items() if _rule(policy) not in rules)
+        others = tuple(name for name, policy in policies.items() if _rule(policy) not in map(_rule, POLICIES.values()))
     return CleanupState(policies, missing, others, bool(found.get("cleanupPolicyDryRun")))
 
 
@@ -118,5 +139,5 @@ def _rule(policy: Mapping[str, Any]) -> dict[str, Any]:
     rule = {name: value for name, value in policy.items() if name != "id"}
     kept = rule.get("mostRecentVersions", {})
     if "keepCount" in kept:
-        rule["mostRecentVersions"] = {**kept, "keepCount": int(kept["keepCount"])}
+        rule["mostRecentVersions"] = {**kept, "keepCount": str(kept["keepCount"])}
     return rule

@@ -20,12 +20,14 @@ from tradewind.fleet.cloud.google_api import (
     execute_request,
     google_api,
     list_all,
+    readable_answer,
 )
 from tradewind.fleet.cloud.heads import NoHeadError, SeveralHeadsError, find_head
 from tradewind.fleet.clusters import Fleet, FleetCluster
 from tradewind.fleet.errors import FleetError
 
 _TOKEN: Final = re.compile(r"[\x21-\x7e]{16,4096}")
+_VERSION: Final = re.compile(r"projects/[\w.:-]+/secrets/[\w-]+/versions/([0-9]{1,18})")
 _ENABLED: Final = "ENABLED"
 
 
@@ -71,7 +73,8 @@ class TokenSecret:
             found = list(list_all(self._secrets.versions().list, what, "versions", parent=self.name))
         except CloudNotFoundError:
             return []
-        versions = [SecretVersion(each["name"], int(each["name"].rpartition("/")[2]), each["state"]) for each in found]
+        with readable_answer(what):
+            versions = [SecretVersion(each["name"], _number(each["name"]), each["state"]) for each in found]
         return sorted(versions, key=lambda version: -version.number)
 
     def create(self, token: str) -> SecretVersion:
@@ -101,13 +104,22 @@ class TokenSecret:
         """Add a version. Raises ``CloudError`` if Google Cloud refuses or does not answer."""
         body = {"payload": {"data": base64.b64encode(token.encode()).decode()}}
         request = self._secrets.addVersion(parent=self.name, body=body)
-        name = execute_request(request, f"To add a version to {self.name}", is_write=True)["name"]
-        return SecretVersion(name, int(name.rpartition("/")[2]), _ENABLED)
+        what = f"To add a version to {self.name}"
+        added = execute_request(request, what, is_write=True)
+        with readable_answer(what):
+            return SecretVersion(added["name"], _number(added["name"]), _ENABLED)
 
     def change(self, version: SecretVersion, how: str) -> None:
         """``enable``, ``disable`` or ``destroy`` a version. Raises ``CloudError`` if that fails."""
         call = getattr(self._secrets.versions(), how)
         execute_request(call(name=version.name, body={}), f"To {how} {version.name}", is_write=True)
+
+
+def _number(name: str) -> int:
+    """Return the number of the version with this name."""
+    if not (found := _VERSION.fullmatch(name)):
+        raise LookupError(name)
+    return int(found[1])
 
 
 def check_token(token: str) -> str:

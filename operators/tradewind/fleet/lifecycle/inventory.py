@@ -28,6 +28,7 @@ from tradewind.fleet.cloud.google_api import (
     execute_request,
     google_api,
     list_all,
+    readable_answer,
 )
 from tradewind.fleet.cloud.heads import HEAD, RUNNING, TYPE_LABEL
 from tradewind.fleet.clusters import CLUSTER_LABEL, FleetCluster
@@ -310,9 +311,9 @@ class CloudZone:
         """List all resources of clusters in the zone, and all its TPU resources."""
         listed = self._compute.instances().list
         query = {"project": self.project, "zone": self.zone, "filter": f"labels.{CLUSTER_LABEL}:*"}
-        machines = [
-            VirtualMachine.from_json(one) for one in list_all(listed, f"The machines of {self}", "items", **query)
-        ]
+        what = f"The machines of {self}"
+        with readable_answer(what):
+            machines = [VirtualMachine.from_json(one) for one in list_all(listed, what, "items", **query)]
         with translated_tpu_errors():
             return Inventory(machines, self._tpu.nodes(), self._tpu.queued_resources())
 
@@ -377,7 +378,8 @@ class CloudZone:
         instances, what = self._compute.instances(), f"Labelling {name} in {self}"
         place = {"project": self.project, "zone": self.zone, "instance": name}
         current = execute_request(instances.get(**place), what)
-        body = {"labels": {**current.get("labels", {}), **labels}, "labelFingerprint": current["labelFingerprint"]}
+        with readable_answer(what):
+            body = {"labels": {**current.get("labels", {}), **labels}, "labelFingerprint": current["labelFingerprint"]}
         self._wait_for(self._changed(instances.setLabels(**place, body=body), what), what)
 
     def label_slice(self, one: TpuNode, labels: Mapping[str, str]) -> None:
@@ -410,9 +412,12 @@ class CloudZone:
                 raise CloudUnreachableError(f"{what}: not done after {minutes:.0f} min. Check it in Google Cloud.")
             self._sleep(pause)
             pause = min(2 * pause, _MAX_PAUSE_S)
-            operation = execute_request(operations.get(operation=operation["name"], **place), what)
-        if error := operation.get("error"):
-            raise CloudError(f"{what}: {error['errors'][0]['message']}")
+            with readable_answer(what):
+                request = operations.get(operation=operation["name"], **place)
+            operation = execute_request(request, what)
+        with readable_answer(what):
+            if error := operation.get("error"):
+                raise CloudError(f"{what}: {error['errors'][0]['message']}")
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 
 from tradewind.ray_jobs.api import JobsApi
+from tradewind.ray_jobs.cluster import job_path
 from tradewind.ray_jobs.details import JobDetails
 from tradewind.ray_jobs.errors import RayUnreachableError
 from tradewind.ray_jobs.follow.log_lines import JobLog, LineReader, LogPosition, ProgressBarState, parse_progress_bar
@@ -99,7 +100,7 @@ async def touch(watched: WatchedJob) -> None:
     appear to run.
     """
     with contextlib.suppress(RayUnreachableError, TimeoutError):
-        async with watched.api.websocket(f"/api/jobs/{watched.job}/logs/tail") as stream:
+        async with watched.api.websocket(f"{job_path(watched.job)}/logs/tail") as stream:
             await stream.receive(_TOUCH_S)
 
 
@@ -107,7 +108,7 @@ async def _read(watched: WatchedJob, log: JobLog) -> None:
     """Read the stream once, to its end."""
     log.begin()
     pauses = _Pauses()
-    async with watched.api.websocket(f"/api/jobs/{watched.job}/logs/tail") as stream:
+    async with watched.api.websocket(f"{job_path(watched.job)}/logs/tail") as stream:
         with watched.streamed():
             while not log.is_cut:
                 waits = [wait_s for wait_s in (log.wait_s(), pauses.wait_s()) if wait_s is not None]
@@ -210,7 +211,7 @@ async def whole_log(api: JobsApi, job: JobDetails) -> AsyncIterator[str]:
         RayAuthenticationError: The cluster refuses the token.
     """
     decoder = JsonLogDecoder()
-    async with api.request("GET", f"/api/jobs/{job.job}/logs", timeout=_TIMEOUT) as response:
+    async with api.request("GET", f"{job_path(job.job)}/logs", timeout=_TIMEOUT) as response:
         if response.status == 404:
             return
         async for body in response.content.iter_chunked(_PIECE_BYTES):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from tradewind.ray_jobs.cluster import RayCluster
+from tradewind.ray_jobs.cluster import RayCluster, job_path
 from tradewind.ray_jobs.details import JobDetails
 from tradewind.ray_jobs.errors import RayUnreachableError
 from tradewind.ray_jobs.nodes import LostNodes
@@ -83,7 +83,7 @@ class _Stop:
             return details
         now = time.monotonic()
         if now >= self._stop_at:
-            async with self._api.request("POST", f"/api/jobs/{self._job}/stop"):
+            async with self._api.request("POST", f"{job_path(self._job)}/stop"):
                 pass  # Ray's response means little; the job's status decides
             self._stop_at = now + _RETRY_S
             self._kill_at = self._kill_at or now + PENDING_TIMEOUT_S
