@@ -56,6 +56,18 @@ def test_a_node_is_created_read_listed_and_deleted(api: TpuApi, env: TpuEnvironm
         api.node("slice-a")
 
 
+@pytest.mark.parametrize("name", ["slice-a#b", "slice-a?x", "../slice-a", "slice-a/..", "", "Slice", "a" * 64])
+def test_name_that_a_url_would_misread_is_refused(env: TpuEnvironment, name: str) -> None:
+    env.api.create("slice-a", BODY)
+    for call in (env.api.node, env.api.queued_resource, lambda one: env.api.delete_node(one, "x")):
+        with pytest.raises(BadSliceError, match="is no name of a slice"):
+            call(name)
+    with pytest.raises(BadSliceError, match="is no name of a slice"):
+        env.api.create(name, BODY)
+    with pytest.raises(BadEndpointError, match="is no zone or region"):
+        TpuApi("my-project", f"{env.api.zone}#{name}")
+
+
 def test_queued_resource_is_recreated_from_its_read_body(api: TpuApi) -> None:
     body = queued("slice-a", "slice-b", queueingPolicy={"validUntilDuration": "3600s"})
     api.create("both", body)

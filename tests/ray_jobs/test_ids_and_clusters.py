@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tradewind.ray_jobs.cluster import RayCluster
+from tradewind.ray_jobs.cluster import RayCluster, job_path
 from tradewind.ray_jobs.errors import BadAddressError
 from tradewind.records.attempts import step_job_id
 
@@ -44,4 +44,7 @@ def test_token_is_sent_as_header_and_never_shown() -> None:
     cluster = RayCluster("mine", "https://ray.example:8265/", token="s3cret")
     assert cluster.headers == {"Authorization": "Bearer s3cret"}
     assert "s3cret" not in repr(cluster) + str(cluster)
+    assert [job_path(job) for job in ("a", "a#b", "a/../b?c", "..", "", "\udce9")] == [
+        f"/api/jobs/{quoted}" for quoted in ("a", "a%23b", "a%2F..%2Fb%3Fc", "%252E", "%252E", "%3F")
+    ]
     assert cluster.job_url("j") == "https://ray.example:8265/#/jobs/j"

@@ -76,6 +76,38 @@ def test_missing_permission_is_reported(registry: LocalArtifactRegistry, run: Ru
     assert code == 1 and "access is denied (Permission 'artifactregistry.repositories.update' denied" in err
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("tradewind#b", "--region", "us-central2"), "'tradewind#b' is no name of a repository"),
+        (("tradewind/x", "--region", "us-central2"), "'tradewind/x' is no name of a repository"),
+        (("tradewind", "--region", "us-central2?x"), "'us-central2?x' is no zone or region"),
+        (("tradewind", "--region", "us-central2", "--project", "my-project/../x"), "'my-project/../x' is no project"),
+    ],
+)
+def test_name_that_a_url_would_misread_is_refused(
+    registry: LocalArtifactRegistry, run: Run, words: tuple[str, ...], says: str
+) -> None:
+    code, _, err = run(*words)
+    assert code == 1 and says in err and not registry.requests
+
+
+@pytest.mark.parametrize(
+    "policies",
+    [["a"], {"a": "b"}, {"a": {"mostRecentVersions": 3}}, {"a": {"mostRecentVersions": {"keepCount": None}}}],
+)
+def test_policies_of_another_type_are_reported_and_kept(
+    registry: LocalArtifactRegistry, run: Run, policies: object
+) -> None:
+    registry.put(HERE, cleanupPolicies=policies)
+    code, _, err = run("tradewind", "--region", "us-central2")
+    if code:
+        assert "Repository tradewind in my-project, us-central2: Google Cloud's answer cannot be read" in err
+        assert registry.get(HERE)["cleanupPolicies"] == policies
+    else:
+        assert registry.get(HERE)["cleanupPolicies"]["a"] == policies["a"]  # type: ignore[call-overload,index]
+
+
 @pytest.mark.parametrize("words", [[], ["tradewind"], ["--region", "us-east5"], ["--all", "--region", "us-east5"]])
 def test_options_without_repository_are_refused(registry: LocalArtifactRegistry, run: Run, words: list[str]) -> None:
     assert run(*words)[0] == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from tests.fleet.clouds import put_head, served
 from tests.support.google import LocalCompute
+from tests.support.http_server import serving
+from tradewind.fleet.cloud import google_api as client
 from tradewind.fleet.cloud.google_api import (
     CloudDeniedError,
     CloudError,
@@ -77,10 +80,46 @@ def test_refusal_by_google_is_reported_in_its_words(compute: LocalCompute, clust
 
 
 def test_outage_is_reported_as_such(compute: LocalCompute, cluster: FleetCluster) -> None:
-    client = google_api("compute")
+    client_before = google_api("compute")
     compute.stop()
     with pytest.raises(CloudUnreachableError, match="does not answer"):
-        find_head(cluster, client)
+        find_head(cluster, client_before)
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (b'{"items": [{"labels": 1}]}', "cannot be read"),
+        (
+            b'{"items": [{"labels": {"ray-cluster-name": "here", "ray-node-type": "head"}, "status": "RUNNING"}]}',
+            "cannot",
+        ),
+        (b'{"items": {"a": 1}}', "'items' is no list of objects"),
+        (b"[1]", "is no object"),
+        (b"no JSON", "no JSON, or too deep"),
+        (b"[" * 100_000, "no JSON, or too deep"),
+        (b'{"items": [], "nextPageToken": "again"}', "has no end"),
+        (b" " * (1 << 20) + b"{}", "more than 1 MiB"),
+    ],
+    ids=lambda value: str(value[:30]),
+)
+def test_answer_that_is_not_googles_is_reported(
+    cluster: FleetCluster, monkeypatch: pytest.MonkeyPatch, answer: bytes, says: str
+) -> None:
+    class Server(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(client, "_MAX_ANSWER_BYTES", 1 << 20)
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Server)) as server:
+        compute = google_api("compute", f"http://127.0.0.1:{server.server_port}")
+        with pytest.raises(CloudError, match=f"^The head of cluster here .*{says}"):
+            find_head(cluster, compute)
 
 
 def test_only_published_valid_host_keys_are_trusted(compute: LocalCompute, cluster: FleetCluster) -> None:
