@@ -1,4 +1,4 @@
-"""Requirements of Marin's own ``test_executor.py``, item by item and under its names."""
+"""Requirements of Marin's own ``test_executor.py`` under its names; for versions see the vectors of ``tests/steps``."""
 
 from __future__ import annotations
 
@@ -127,17 +127,6 @@ def test_parallelism(store: Path, log: str) -> None:
     assert sorted(ran(log)) == [*range(6)]
 
 
-def test_versioning() -> None:
-    def child_path(parent_n: int = 1, parent_m: int = 1, name: str = "foo", n: int = 1, m: int = 1) -> str:
-        parent = step("parent", n=parent_n, m=parent_m)
-        return resolved(step("child", n=n, m=m, input_path=output_path_of(parent, name))).output_path
-
-    default = child_path()
-    assert default == child_path(parent_m=2) == child_path(m=2), "unversioned"
-    changed = [child_path(parent_n=2), child_path(name="bar"), child_path(n=2)]
-    assert len({default, *changed}) == 4
-
-
 def test_dedup_version(store: Path, log: str) -> None:
     inputs = [step("a", n="a", log=log) for _ in range(2)]
     first, second = (step("b", n="b", log=log, input_path=output_path_of(a)) for a in inputs)
@@ -157,21 +146,6 @@ def test_run_only_some_steps(tmp_path: Path, log: str) -> None:
     Path(log).unlink()
     run([b, c], tmp_path / "two", run_only=("a", "c"))
     assert sorted(ran(log)) == ["a", "c"]
-
-
-def test_collect_deps_skip_vs_block() -> None:
-    parent = step("parent")
-    blocking = resolved(ExecutorStep("child", None, output_path_of(parent, "ckpt.pt")))
-    skipping = resolved(ExecutorStep("child", None, output_path_of(parent, "ckpt.pt").nonblocking()))
-    assert blocking.version["config"] == skipping.version["config"] == {"": "DEP[0]/ckpt.pt"}
-    assert [known.step for known in blocking.dependencies] == [parent]
-    assert blocking.pseudo_dependencies == skipping.dependencies == ()
-    assert [known.step for known in skipping.pseudo_dependencies] == [parent]
-
-
-def test_parent_version_bubbles_into_skip_child() -> None:
-    first, second = (resolved(step("child", input_path=step("parent", n=n).nonblocking())) for n in (1, 2))
-    assert first.hash != second.hash
 
 
 def test_parent_doesnt_run_on_skip_parent(store: Path, log: str) -> None:
@@ -194,23 +168,6 @@ def test_parent_will_run_if_some_child_is_not_skippable(store: Path, log: str) -
     blocking = step("blocking", n="blocking", log=log, input_path=parent)
     run([skipping, blocking], store)
     assert [n for n in ran(log) if n != "skipping"] == ["grand", "parent", "blocking"]
-
-
-def test_mirrored_versioning() -> None:
-    version = resolved(step("a", input_path=mirrored(versioned("documents/data"), budget_gb=1))).version
-    assert version["config"] == {"input_path": "documents/data", "n": None}
-
-
-def test_mirrored_changes_version() -> None:
-    mirrors = [mirrored(versioned(path), 1) for path in ("documents/data", "documents/other")]
-    mirrors.append(mirrored(versioned("documents/data"), 2))
-    hashes = [resolved(step("a", input_path=mirror)).hash for mirror in mirrors]
-    assert hashes[0] == hashes[2] != hashes[1]
-
-
-def test_mirrored_instantiate_config() -> None:
-    config = resolved(step("a", input_path=mirrored(versioned("documents/data")))).config
-    assert config.input_path == "mirror://documents/data"
 
 
 def test_mirrored_nesting_raises() -> None:

@@ -46,16 +46,6 @@ def test_remote_function_keeps_options_unless_step_names_resources() -> None:
     assert spec_of(explicit).load_resources() == TpuSlice("v4-8")
 
 
-def test_hashes_are_stable_across_prefixes_and_paths_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted, hashes = step("a", n=1), set()
-    for prefix in ("/one", "gs://two/x"):
-        monkeypatch.setenv("MARIN_PREFIX", prefix + "/elsewhere")
-        found = resolve([wanted], prefix).of(wanted)
-        hashes.add(found.hash)
-        assert found.output_path == f"{prefix}/a-{found.hash}"
-    assert len(hashes) == 1
-
-
 def test_returned_artifact_is_saved_with_nested_dataclass(store: Path, log: str) -> None:
     steps = [step("typed", parts.report), step("untyped", n=7, log=log), step("none", parts.note, log=log)]
     paths = run(steps, store)
