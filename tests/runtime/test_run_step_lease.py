@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -46,13 +45,18 @@ from tradewind.steps import ResolvedStep
 pytestmark = pytest.mark.slow
 
 
+def function_of(driver: subprocess.Popen[str], folder: Any, name: str = "pid") -> psutil.Process:
+    """Return the process that has written its ID to a file in this folder, unless the driver ends before."""
+    file = Path(folder, name)
+    until(lambda: (file.exists() and file.read_text()) or driver.poll() is not None)
+    return psutil.Process(int(file.read_text()))
+
+
 @pytest.fixture
 def hanging(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], psutil.Process, str]]:
     attempt = claim(resolved_step(hangs, str(tmp_path)), BRISK_S)
     driver = start(attempt)
-    file = Path(attempt.spec["output_path"], "pid")
-    until(lambda: (file.exists() and file.read_text()) or driver.poll() is not None)
-    yield driver, psutil.Process(int(file.read_text())), attempt.spec["output_path"]
+    yield driver, function_of(driver, attempt.spec["output_path"]), attempt.spec["output_path"]
     driver.kill()
     driver.communicate()
 
@@ -143,9 +147,7 @@ def writing(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[psutil
     """A driver, its function and the function's writer, under a lease with a short heartbeat interval."""
     step = resolved_step(hangs_beside_detached_writer, str(tmp_path))
     driver = start_renewed(claim(step, QUICK_S))
-    files = [Path(step.output_path, name) for name in ("pid", "writer")]
-    until(lambda: all(file.exists() and file.read_text() for file in files) or driver.poll() is not None)
-    processes = [psutil.Process(int(file.read_text())) for file in files]
+    processes = [function_of(driver, step.output_path, name) for name in ("pid", "writer")]
     yield driver, processes, step
     for one in (driver, *processes):
         with contextlib.suppress(psutil.Error):
@@ -198,10 +200,9 @@ def test_lost_guard_leaves_no_writer_beside_next_attempt(writing: Any, sent: sig
 def test_slowly_exiting_driver_returns_superseded_exit_code(tmp_path: Path) -> None:
     step = resolved_step(hangs, str(tmp_path))
     driver = start_renewed(claim(step, 2 * QUICK_S), "slow")
-    file = Path(step.output_path, "pid")
-    until(lambda: (file.exists() and file.read_text()) or driver.poll() is not None)
+    function = function_of(driver, step.output_path)
     claim(step)
-    os.kill(int(file.read_text()), signal.SIGKILL)
+    function.kill()
     code, text = finish(driver)
     assert (code, "its output does not count" in text) == (SUPERSEDED, True), text
 
@@ -242,8 +243,7 @@ def test_driver_without_store_past_fencing_interval_exits(cloud: RefusingStorage
     attempt = claim(step, QUICK_S)
     driver = start_renewed(attempt)
     try:
-        until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text() or driver.poll() is not None)
-        function = psutil.Process(int((tmp_path / "pid").read_text()))
+        function = function_of(driver, tmp_path)
         cloud.failures = 10**9
         function.wait(limit_s())
         cloud.failures = 0

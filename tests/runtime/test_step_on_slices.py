@@ -261,15 +261,15 @@ def test_ray_job_script_runs_step_once_per_host_then_reuses_it(
     monkeypatch.chdir(tmp_path / "project")
     monkeypatch.setenv("RAY_ADDRESS", cluster.ray.address)
     monkeypatch.setenv("HOME", str(tmp_path))  # hide the Ray token of the user who runs this test
-    said = []
+    logs = []
     for _ in range(2):
         with pytest.raises(SystemExit) as end:
             main(["jobs", "submit", "--", "python", "below/experiment.py", "--prefix", str(tmp_path / "store")])
-        told = capsys.readouterr()
-        assert not end.value.code, told
-        said.append(told.out)
-    assert "1 step: 1 RUN" in said[0] and "1 step: 1 REUSE" in said[1]
-    assert not any("the CPUs of this machine" in lines for lines in said)
+        printed = capsys.readouterr()
+        assert not end.value.code, printed
+        logs.append(printed.out)
+    assert "1 step: 1 RUN" in logs[0] and "1 step: 1 REUSE" in logs[1]
+    assert not any("the CPUs of this machine" in log for log in logs)
     (output,) = (tmp_path / "store").glob("s-*")
     assert json.loads((output / ".artifact.json").read_text()) == 2
     starts = {path.name: path.read_text() for path in output.glob("starts-*")}

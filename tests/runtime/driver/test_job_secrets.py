@@ -50,23 +50,21 @@ def test_job_spec_and_environment_omit_secret_value() -> None:
 
 
 @pytest.mark.slow
-def test_job_command_gets_secret_and_sets_exit_code(manager: LocalSecretManager) -> None:
+@pytest.mark.parametrize(
+    ("script", "ends", "printed"),
+    [
+        (f"""test "$KEY" = {VALUE} && echo '"there"'; env | grep -c TRADEWIND_SECRETS; exit 7""", {7}, '"there"\n0\n'),
+        (f'echo "in $KEY"; printf %s "$KEY" | base64 >&2; echo {VALUE}:end', {0}, f"in ***\n***\n{VALUE}:end\n"),
+        ("kill -9 $$", {-signal.SIGKILL, 128 + signal.SIGKILL}, None),
+    ],
+    ids=["code", "redacted", "signal"],  # pytest puts them into the environment
+)
+def test_job_gets_secret_redacts_it_and_ends_as_its_command(
+    manager: LocalSecretManager, script: str, ends: set[int], printed: str | None
+) -> None:
     manager.put(KEY, VALUE)
-    script = f"""test "$KEY" = {VALUE} && echo 'it is "there"' ; env | grep -c TRADEWIND_SECRETS ; exit 7"""
-    assert run_job(script) == (7, 'it is "there"\n0\n')
-
-
-@pytest.mark.slow
-def test_job_output_redacts_secret_and_keeps_markers(manager: LocalSecretManager) -> None:
-    manager.put(KEY, VALUE)
-    script = f'echo "in $KEY"; printf \'%s\' "$KEY" | base64 >&2; echo {VALUE}:end'
-    assert run_job(script, [f"{VALUE}:end"]) == (0, f"in ***\n***\n{VALUE}:end\n")
-
-
-@pytest.mark.slow
-def test_job_ends_by_signal_of_its_command(manager: LocalSecretManager) -> None:
-    manager.put(KEY, VALUE)
-    assert run_job("kill -9 $$")[0] in (-signal.SIGKILL, 128 + signal.SIGKILL)
+    code, text = run_job(script, [f"{VALUE}:end"])
+    assert code in ends and printed in (None, text)
 
 
 @pytest.mark.slow

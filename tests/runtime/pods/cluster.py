@@ -112,19 +112,19 @@ def _runs(process: psutil.Process, command: Sequence[str]) -> bool:
     return words[: len(command)] == list(command) and not any("process_guard" in word for word in words)
 
 
-def printed_env(path: Path) -> list[dict[str, str]]:
-    """Return the output of ``TELL``, one entry per start of the process."""
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [json.loads(line.removeprefix("TOLD ")) for line in lines if line.startswith("TOLD ")]
+def printed_envs(folder: Path, count: int, name: str = "host-{}.log") -> list[dict[str, str]]:
+    """Return the output of ``PRINT_ENV`` in each of ``count`` hosts' logs."""
+    logs = [(folder / name.format(rank)).read_text().splitlines() for rank in range(count)]
+    return [json.loads(next(line for line in log if line.startswith("ENV "))[4:]) for log in logs]
 
 
-TELL = """
+PRINT_ENV = """
 import json, os, sys
 names = ("TRADEWIND_", "TPU_WORKER_ID", "TPU_NAME", "MEGASCALE_", "JAX_", "OMP_", "CUDA_", "GIVEN")
-print("TOLD", json.dumps({"pid": os.getpid(), **{k: v for k, v in os.environ.items() if k.startswith(names)}}))
+print("ENV", json.dumps({"pid": os.getpid(), **{k: v for k, v in os.environ.items() if k.startswith(names)}}))
 """
-TELL_AND_STAY_ONCE = (
-    TELL
+STAYS_ONCE = (
+    PRINT_ENV
     + """
 import time
 from tradewind.runtime.pods.on_host.heartbeat import beat
@@ -173,13 +173,6 @@ if restarts in sys.argv[1:]:
     saved(10 * (1 + int(restarts)))
 raise ValueError("it is wrong")
 """
-LEAVES_ON_NOTICE = """
-import sys, time
-from tradewind.runtime import preemption_notice
-while preemption_notice() is None:
-    time.sleep(0.1)
-sys.exit(76)
-"""
 BEATS = """
 import itertools, time
 from tradewind.runtime.pods.on_host.heartbeat import beat
@@ -188,27 +181,17 @@ for step in itertools.count():
     time.sleep(0.1)
 """
 SAVES_ON_NOTICE = """
-import os, time
-from tradewind.runtime.pods.on_host.preemption_notice import preemption_notice
+import os, sys, time
+from tradewind.runtime import preemption_notice
 print("up")
 while preemption_notice() is None:
-    if os.environ["TRADEWIND_RESTARTS"] != "0":
+    if os.environ["TRADEWIND_NUM_SLICES"] in sys.argv[1:]:
         raise SystemExit(0)
     time.sleep(0.05)
 print("saved")
 raise SystemExit(76)
 """
-GROWS_TO_TWO = """
-import os, time
-from tradewind.runtime.pods.on_host.preemption_notice import preemption_notice
-print("up")
-while preemption_notice() is None:
-    if os.environ["TRADEWIND_NUM_SLICES"] == "2":
-        raise SystemExit(0)
-    time.sleep(0.05)
-print("saved")
-raise SystemExit(76)
-"""
+"""Exits with 0 on as many slices as its argument says."""
 WORKERS_WAIT = """
 import os, sys, time
 while any("default_worker" in one for one in sys.orig_argv) and os.path.exists(os.environ["WORKERS_WAIT_WHILE"]):

@@ -21,15 +21,23 @@ def host() -> HostStatus:
     return HostStatus(1, ReservedHost(node, 0, 1, None, 1), None, Evidence(1, "s1", "v4-16", 2))
 
 
-def test_checkpoint_exit_code_without_notice_is_problem(host: HostStatus) -> None:
-    host.note_report(Report(exit_code=NOTICED), now=0.0)
-    assert host.has_problem and determine_incident(host.evidence).cause is Cause.EXITED
-
-
-def test_checkpoint_exit_code_on_notice_is_no_problem(host: HostStatus) -> None:
-    host.note(has_notice=True)
-    host.note_report(Report(exit_code=NOTICED), now=0.0)
-    assert not host.has_problem and host.has_exited and determine_incident(host.evidence).cause is Cause.NOTICED
+@pytest.mark.parametrize(
+    ("has_notice", "report", "has_problem", "has_exited", "cause"),
+    [
+        (False, Report(exit_code=NOTICED), True, True, Cause.EXITED),
+        (True, Report(exit_code=NOTICED), False, True, Cause.NOTICED),
+        (False, Report(exit_code=-9, was_ended=True), True, False, Cause.CUT_OFF),
+        (False, Report(preempted_by=5.0), False, False, Cause.PREEMPTED),
+    ],
+)
+def test_report_of_host_is_judged(
+    host: HostStatus, has_notice: bool, report: Report, has_problem: bool, has_exited: bool, cause: Cause
+) -> None:
+    host.note(has_notice=has_notice)
+    host.note_report(report, now=0.0)
+    assert (host.has_problem, host.has_exited) == (has_problem, has_exited)
+    assert determine_incident(host.evidence).cause is cause
+    assert host.is_lost is (cause is Cause.PREEMPTED)
 
 
 def test_exit_of_process_killed_by_driver_is_no_evidence(host: HostStatus) -> None:
@@ -37,11 +45,6 @@ def test_exit_of_process_killed_by_driver_is_no_evidence(host: HostStatus) -> No
     host.note_report(Report(exit_code=-9, was_ended=True), now=0.0)
     assert not host.has_problem and not host.has_exited
     assert host.evidence == Evidence(1, "s1", "v4-16", 2)
-
-
-def test_process_ended_by_its_host_is_cut_off(host: HostStatus) -> None:
-    host.note_report(Report(exit_code=-9, was_ended=True), now=0.0)
-    assert determine_incident(host.evidence).cause is Cause.CUT_OFF
 
 
 def test_error_is_reported_one_or_else_printed_traceback(host: HostStatus) -> None:
@@ -57,12 +60,6 @@ def test_only_the_newest_lines_are_kept(host: HostStatus) -> None:
     for first in (0, 150):
         host.note_report(Report(lines=tuple(str(number) for number in range(first, first + 150))), now=0.0)
     assert host.evidence.last_lines == tuple(str(number) for number in range(100, 300))
-
-
-def test_preempted_or_drained_host_is_lost_without_failure(host: HostStatus) -> None:
-    assert not host.is_lost
-    host.note_report(Report(preempted_by=5.0), now=0.0)
-    assert host.is_lost and not host.has_problem and determine_incident(host.evidence).cause is Cause.PREEMPTED
 
 
 def test_error_is_last_printed_traceback() -> None:

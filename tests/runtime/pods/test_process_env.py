@@ -17,19 +17,16 @@ from tradewind.runtime.pods.process_env import (
 RANK = ProcessRank(rank=3, num_processes=4, coordinator="10.0.0.1:4000", slice_id=1, num_slices=2)
 
 
-def test_rank_environment_names_rank_and_coordinator():
-    assert rank_env(RANK, is_tpu=False) == {
+def test_megascale_variables_are_set_only_for_several_slices():
+    plain = {
         "TRADEWIND_PROCESS_ID": "3",
         "TRADEWIND_NUM_PROCESSES": "4",
         "TRADEWIND_COORDINATOR": "10.0.0.1:4000",
         "TRADEWIND_SLICE_ID": "1",
         "TRADEWIND_NUM_SLICES": "2",
     }
-
-
-def test_megascale_variables_are_set_only_for_several_slices():
-    env = rank_env(RANK, is_tpu=True)
-    assert {key: value for key, value in env.items() if key.startswith("MEGASCALE")} == {
+    assert rank_env(RANK, is_tpu=False) == plain
+    assert rank_env(RANK, is_tpu=True) == plain | {
         "MEGASCALE_COORDINATOR_ADDRESS": "10.0.0.1:8081",
         "MEGASCALE_NUM_SLICES": "2",
         "MEGASCALE_PORT": "8081",
@@ -84,11 +81,12 @@ def test_jax_defaults_to_cpu_without_accelerator():
     assert "JAX_PLATFORMS" not in process_env({}, {}, Accelerator.GPU)
 
 
-@pytest.mark.parametrize(
-    ("code", "text"), [(3, "exited with code 3"), (-9, "was killed by SIGKILL"), (-99, "was killed by signal 99")]
-)
-def test_exit_code_is_described_in_words(code, text):
-    assert format_exit(code) == text
+def test_exit_code_is_described_in_words():
+    assert [format_exit(code) for code in (3, -9, -99)] == [
+        "exited with code 3",
+        "was killed by SIGKILL",
+        "was killed by signal 99",
+    ]
 
 
 def test_waiting_text_names_group_time_and_known_hosts():

@@ -92,16 +92,26 @@ def test_sentence_names_group_and_counts_other_hosts(slice_type, hosts, sentence
     assert determine_incident(one).sentence == sentence
 
 
-def test_exception_after_peer_host_vanished_is_preemption():
-    incident = determine_incident(replace(HOST_0, exit_code=1, error=LOST_PEER), [replace(HOST_1, is_node_alive=False)])
-    assert incident.cause is Cause.NODE_DIED
-    assert incident.host == 1
+SAVED, ABORTED = replace(HOST_0, exit_code=NOTICED), replace(HOST_0, exit_code=-signal.SIGABRT)
+RESET = replace(HOST_0, exit_code=1, error=LOST_PEER)
+HANGS = replace(HOST_1, error=VALUE_ERROR, silent_s=61.0)
 
 
-def test_notice_on_one_host_explains_checkpoint_of_other():
-    saved = replace(HOST_0, exit_code=NOTICED)
-    assert determine_incident(saved, [replace(HOST_1, is_node_draining=True)]).cause is Cause.DRAINED
-    assert determine_incident(saved, [replace(HOST_1, has_notice=True)]).cause is Cause.NOTICED
+@pytest.mark.parametrize(
+    ("first", "other", "cause", "host"),
+    [
+        (RESET, replace(HOST_1, is_node_alive=False), Cause.NODE_DIED, 1),
+        (SAVED, replace(HOST_1, is_node_draining=True), Cause.DRAINED, 1),
+        (SAVED, replace(HOST_1, has_notice=True), Cause.NOTICED, 0),
+        (ABORTED, replace(HOST_1, silent_s=31.0), Cause.SILENT, 1),
+        (ABORTED, HOST_1, Cause.KILLED, 0),
+        (RESET, HANGS, Cause.EXCEPTION, 1),  # it raised, and hangs at its exit
+        (replace(HOST_1, exit_code=3), replace(HOST_0, exit_code=4), Cause.EXITED, 1),
+    ],
+)
+def test_incident_is_that_of_first_cause(first, other, cause, host):
+    incident = determine_incident(first, [other])
+    assert (incident.cause, incident.host) == (cause, host)
 
 
 @pytest.mark.parametrize(
@@ -115,24 +125,8 @@ def test_incident_names_faulty_host_rather_than_affected_host(message):
     assert determine_incident(symptom, [HOST_1]).host == 0
 
 
-def test_jax_abort_over_lost_peer_names_the_peer():
-    aborted, silent = replace(HOST_0, exit_code=-signal.SIGABRT), replace(HOST_1, silent_s=31.0)
-    incident = determine_incident(aborted, [silent])
-    assert (incident.cause, incident.host) == (Cause.SILENT, 1)
-    assert determine_incident(aborted, [HOST_1]).host == 0
-    assert not may_be_a_lost_peer(replace(aborted, num_hosts=1))
-
-
-def test_process_hanging_after_exception_reports_it() -> None:
-    hangs = replace(HOST_1, error=VALUE_ERROR, silent_s=61.0)
-    symptom = replace(HOST_0, exit_code=1, error=LOST_PEER)
-    incident = determine_incident(symptom, [hangs])
-    assert (incident.cause, incident.host, incident.traceback) == (Cause.EXCEPTION, 1, VALUE_ERROR["traceback"])
-
-
-def test_first_of_two_failures_is_reported():
-    second = replace(HOST_0, exit_code=4)
-    assert determine_incident(replace(HOST_1, exit_code=3), [second]).exit_code == 3
+def test_abort_of_only_process_has_no_lost_peer():
+    assert not may_be_a_lost_peer(replace(ABORTED, num_hosts=1))
 
 
 def test_healthy_pod_has_no_incident():

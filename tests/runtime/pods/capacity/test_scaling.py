@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tradewind.runtime.pods.capacity import allocator
 from tradewind.runtime.pods.capacity.allocator import ElasticSize, ScalingTimes
 
 HOUR = 3600.0
@@ -99,9 +98,3 @@ def test_oscillating_capacity_keeps_check_interval_and_size(sizes, moments):
                 scaled_at = now
                 pod.running(size, now)
     assert all(later - sooner >= times.look_s for sooner, later in zip(looks, looks[1:], strict=False))
-
-
-@pytest.mark.parametrize(("wanted", "held"), [(None, False), (True, True), (False, False)])
-def test_autoscaled_free_slices_are_held_only_on_request(wanted, held, monkeypatch):
-    monkeypatch.setattr(allocator, "is_autoscaled", lambda: True)
-    assert allocator.may_hold(wanted)() is held
