@@ -96,7 +96,7 @@ def test_outage_is_reported_as_such(compute: LocalCompute, cluster: FleetCluster
         ),
         (b'{"items": {"a": 1}}', "'items' is no list of objects"),
         (b"[1]", "is no object"),
-        (b"no JSON", "no JSON, or too deep"),
+        (b"no JSON", "is no object"),
         (b"[" * 100_000, "no JSON, or too deep"),
         (b'{"items": [], "nextPageToken": "again"}', "has no end"),
         (b" " * (1 << 20) + b"{}", "more than 1 MiB"),
