@@ -47,10 +47,14 @@ def test_existing_path_with_brackets_is_no_glob(tmp_path: Path, gcs: LocalCloudS
         ]
 
 
-def test_file_listed_twice_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("again", ["a/b.jsonl", "a/../a/b.jsonl", "a//b.jsonl", "./a/*", "link/b.jsonl", "link.jsonl"])
+def test_file_listed_twice_refused(tmp_path: Path, again: str) -> None:
     put(tmp_path, "a/b.jsonl")
-    with pytest.raises(ValueError, match=r"train_paths: .*/a/b\.jsonl is listed twice"):
-        names(tmp_path, "a", "a/b.jsonl")
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    (tmp_path / "link.jsonl").symlink_to(tmp_path / "a/b.jsonl")
+    for given in (["a", again], [again, "a/b.jsonl"]):
+        with pytest.raises(ValueError, match=r"train_paths: .*\.jsonl is listed twice"):
+            input_files([f"{tmp_path}/{path}" for path in given], "train_paths")
 
 
 def test_bucket_inputs_need_one_listing_not_a_request_per_file(gcs: LocalCloudStorage, gs_folder: str) -> None:

@@ -12,9 +12,12 @@ import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
+from tradewind.datasets.source_files import DownloadError
 from tradewind.datasets.token_rows import TokenizingError
+
+_INPUT_ERRORS: Final = (TokenizingError, DownloadError)
 
 _T = TypeVar("_T")
 
@@ -49,7 +52,7 @@ def spread(pieces: Sequence[_T], work: Callable[[_T], Any], *, is_small: bool) -
         is_small: Run in this process, which is faster than to start workers.
 
     Raises:
-        TokenizingError: The first one that ``work`` raises.
+        TokenizingError: The first one that ``work`` raises; likewise ``DownloadError``.
     """
     if is_small:
         yield from map(work, pieces)
@@ -61,17 +64,17 @@ def spread(pieces: Sequence[_T], work: Callable[[_T], Any], *, is_small: bool) -
         rows = ray.data.from_items(items, override_num_blocks=len(pieces))
         for row in rows.map(partial(_run_piece, work=work)).iter_rows():
             result = pickle.loads(row["result"])
-            if isinstance(result, TokenizingError):
+            if isinstance(result, _INPUT_ERRORS):
                 raise result
             yield result
 
 
 def _run_piece(row: dict[str, Any], work: Callable[[Any], Any]) -> dict[str, Any]:
-    """Run one piece; return a ``TokenizingError`` as its result, since Ray would wrap it in a traceback."""
+    """Run one piece; return an error about its input as the result, since Ray would wrap it in a traceback."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # each worker has one CPU
     result: Any
     try:
         result = work(pickle.loads(row["piece"]))
-    except TokenizingError as error:
+    except _INPUT_ERRORS as error:
         result = error
     return {"result": pickle.dumps(result)}

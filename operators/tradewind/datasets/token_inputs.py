@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
 from collections import Counter
@@ -12,6 +13,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tradewind.datasets.files import is_remote, parent, state_of, store_fingerprint
+from tradewind.datasets.source_files import SourceFile
 from tradewind.datasets.token_rows import TokenizingError
 from tradewind.storage import file_system_at
 from tradewind.text import truncated_repr
@@ -39,11 +41,13 @@ class InputFile:
         path: With the protocol of its store.
         size_bytes: Size in the store, compressed or not.
         state: Usually changes with each write.
+        source: The file of a hub's repository that is read for it; None for a file of a store.
     """
 
     path: str
     size_bytes: int
     state: str
+    source: SourceFile | None = None
 
 
 def input_files(paths: Sequence[str | PurePath], field: str) -> list[InputFile]:
@@ -62,9 +66,13 @@ def input_files(paths: Sequence[str | PurePath], field: str) -> list[InputFile]:
     files: dict[str, InputFile] = {}
     for path in named:
         for file in _files_at(path, field, listings if folders[parent(path)] > _MAX_SINGLE_LOOKUPS else None):
-            if file.path in files:
-                raise ValueError(f"{field}: {file.path} is listed twice.")
-            files[file.path] = file
+            itself = file.path if is_remote(file.path) else os.path.realpath(file.path)
+            if itself in files:
+                other = files[itself].path
+                raise ValueError(
+                    f"{field}: {file.path} is listed twice{'' if other == file.path else f', also as {other}'}."
+                )
+            files[itself] = file
     return list(files.values())
 
 
@@ -101,6 +109,8 @@ def check_no_test_data(paths: Iterable[str], is_allowed: bool) -> None:
 
 
 def _is_as_listed(file: InputFile) -> bool:
+    if file.source is not None:  # of a commit, and checked by its sum
+        return True
     try:
         return state_of(file.path) == (file.size_bytes, file.state)
     except FileNotFoundError:

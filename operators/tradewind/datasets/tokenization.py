@@ -20,16 +20,21 @@ from types import TracebackType
 from typing import Any, Final
 
 from tradewind.datasets.cache_builder import build_cache, is_built, ledger_names
-from tradewind.datasets.files import exists, join, read_json, write_json
+from tradewind.datasets.downloads import MAX_DAMAGED_TRIES
+from tradewind.datasets.files import join, write_json
+from tradewind.datasets.hub import Hub, HubAccess
 from tradewind.datasets.ray_data import spread
+from tradewind.datasets.source_files import DamagedDownloadError
 from tradewind.datasets.token_encoding import TokenRecipe, check_first_row, encode_file, levanter_processor
 from tradewind.datasets.token_inputs import InputFile, check_no_test_data, check_unchanged, input_files
-from tradewind.datasets.token_rows import Span, spans_of
+from tradewind.datasets.token_rows import Open, Span, spans_of
 from tradewind.datasets.token_shards import Shard, finished_shards, shard_key, write_shard
 from tradewind.datasets.tokenizer_files import digest_of, tokenizer_files
 from tradewind.steps.amounts import human_size
 from tradewind.steps.fields import FLAG, PATH, SOME_TEXT, FieldRule, check_fields, integer
-from tradewind.storage import file_system_at
+from tradewind.storage import file_system_at, open_file
+from tradewind.storage.bounded_read import SMALL
+from tradewind.storage.files import read_contents
 
 RESUMABLE: Final = ("**",)
 """For ``ExecutorStep(resumable=...)``: an attempt keeps all shards that the previous one finished."""
@@ -154,7 +159,7 @@ class Split:
         pieces = [
             [
                 Piece(name, shard_key(recipe_key, file, span), file, span)
-                for span in spans_of(file.path, file.size_bytes, span_bytes or file.size_bytes)
+                for span in spans_of(file.path, file.size_bytes, _span_bytes(file, span_bytes))
             ]
             for file in files
         ]
@@ -191,7 +196,7 @@ class TokenizeFilesConfig:
     cache_path: str
     """Gets ``train/`` and ``validation/``, Levanter's token caches, and ``tokenization.json``."""
     tokenizer: str
-    """A folder, or a name on the Hugging Face hub that the hosts have a copy of."""
+    """A folder, or a name on the Hugging Face hub, which the first step that needs it copies to the store."""
     text_key: str = "text"
     """Key of a document's text."""
     format: Any = None
@@ -222,37 +227,40 @@ def tokenize(config: Any, *, small_bytes: int = SMALL_BYTES, span_bytes: int = S
     """Tokenize the files of both splits; finished caches and shards stay.
 
     Args:
-        config: A ``TokenizeFilesConfig``, or Marin's ``TokenizeConfig``.
+        config: A ``TokenizeFilesConfig``, or Marin's ``TokenizeConfig`` or ``HfTokenizeConfig``.
         small_bytes: Input up to this total size is tokenized in this process.
         span_bytes: Size of the spans of files that can be read from any byte.
 
     Returns:
         ``train_documents``, ``train_tokens``, ``validation_documents`` and ``validation_tokens``, of the existing
-        splits.
+        splits; of a hub's data set also its ``commit``.
 
     Raises:
         ValueError: There are no files, no such tokenizer or no end-of-text token, a file has an unknown ending or looks
             like test data, or a line (named) is malformed or lacks its text.
+        DownloadError: The hub has no such data set, or does not give its files.
     """
     sample_count = getattr(config, "sample_count", None)
     _SAMPLES.check("sample_count", sample_count)
-    inputs = _inputs(config)
-    name, files = tokenizer_files(str(config.tokenizer), "tokenizer")
+    hub = Hub() if _is_on_hub(config) else None
+    about, inputs = ({}, _inputs(config)) if hub is None else _hub_inputs(config, hub)
+    name, files = tokenizer_files(str(config.tokenizer), "tokenizer", config.cache_path)
     key = _recipe_key(config, files)
     max_bytes = span_bytes if sample_count is None else None
     splits = [Split.of(split, split_files, key, max_bytes) for split, split_files in inputs.items()]
     done = _finished(config.cache_path, splits)
     missing = [split for split in splits if split.name not in done]
     if missing:
-        done |= _make(config, missing, key, name, files, small_bytes)
-        write_json(join(config.cache_path, RECORD_FILE), {split.name: done[split.name] for split in splits})
+        done |= _make(config, missing, key, name, files, small_bytes, None if hub is None else hub.access)
+        write_json(join(config.cache_path, RECORD_FILE), about | {split.name: done[split.name] for split in splits})
         write_json(join(config.cache_path, STATE_FILE), {split.name: split.fingerprint for split in splits})
     _remove_shards(config.cache_path)
     for split in splits:
         record = done[split.name]
         path = join(config.cache_path, split.name)
         print(f"{split.name}: {record['documents']:,} documents, {record['tokens']:,} tokens in {path}", flush=True)
-    return {f"{split.name}_{what}": done[split.name][what] for split in splits for what in ("documents", "tokens")}
+    counts = {f"{split.name}_{what}": done[split.name][what] for split in splits for what in ("documents", "tokens")}
+    return counts | ({"commit": about["dataset"]["commit"]} if about else {})
 
 
 def _remove_shards(cache_path: str) -> None:
@@ -262,12 +270,18 @@ def _remove_shards(cache_path: str) -> None:
         fs.rm(root, recursive=True)
 
 
+def _is_on_hub(config: Any) -> bool:
+    return getattr(config, "train_paths", None) is None and getattr(config, "id", None) is not None
+
+
+def _hub_inputs(config: Any, hub: Hub) -> tuple[dict[str, Any], dict[str, list[InputFile]]]:
+    from tradewind.datasets.hub_texts import hub_texts  # a DAG file loads this module, and no reader of YAML
+
+    texts, inputs = hub_texts(config, hub)
+    return {"dataset": dataclasses.asdict(texts)}, inputs
+
+
 def _inputs(config: Any) -> dict[str, list[InputFile]]:
-    if getattr(config, "train_paths", None) is None and getattr(config, "id", None) is not None:
-        raise ValueError(
-            f"id={config.id!r}: tokenize does not read data sets from the Hugging Face hub. Download it with "
-            "default_download, and give the path of that step as train_paths of a TokenizeConfig."
-        )
     inputs = {}
     for split in ("train", "validation"):
         paths = getattr(config, f"{split}_paths", None) or []
@@ -278,6 +292,11 @@ def _inputs(config: Any) -> dict[str, list[InputFile]]:
     if not inputs:
         raise ValueError("train_paths and validation_paths are empty: give one of them.")
     return inputs
+
+
+def _span_bytes(file: InputFile, span_bytes: int | None) -> int:
+    """Return the size of the spans of a file; a hub's is read whole, since only then its checksum can be compared."""
+    return file.size_bytes if span_bytes is None or file.source is not None else span_bytes
 
 
 def _text_key(config: Any) -> str | None:
@@ -325,12 +344,32 @@ def _forget_state(cache_path: str, splits: Sequence[Split]) -> None:
 
 
 def _read(path: str) -> dict[str, Any]:
-    content: dict[str, Any] = read_json(path) if exists(path) else {}
-    return content
+    """Return the object in a file that a tokenization wrote; an empty one without the file.
+
+    Raises:
+        ValueError: The file holds something else.
+    """
+    content = read_contents([path], SMALL).get(path)
+    if content is None:
+        return {}
+    try:
+        value = json.loads(content.text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict) or not all(isinstance(each, (str, dict)) for each in value.values()):
+        why = f" ({content.flaw})" if content.flaw else ""
+        raise ValueError(f"{path} is not what a tokenization writes{why}: remove it, and clear the task.")
+    return value
 
 
 def _make(
-    config: Any, splits: Sequence[Split], key: str, name: str, files: Mapping[str, bytes], small_bytes: int
+    config: Any,
+    splits: Sequence[Split],
+    key: str,
+    name: str,
+    files: Mapping[str, bytes],
+    small_bytes: int,
+    access: HubAccess | None,
 ) -> dict[str, Any]:
     text_key = _text_key(config)
     processor = levanter_processor(_format(config, text_key), files)
@@ -338,9 +377,11 @@ def _make(
         raise ValueError(f"tokenizer={name!r} has no end-of-text token, so texts would run into each other: give one.")
     recipe = _recipe(processor, key, files, None if text_key is not None else config.format, text_key)
     recipe = dataclasses.replace(recipe, sample_count=getattr(config, "sample_count", None))
-    for split in splits:
-        check_first_row(split.files[0].path, recipe)
-    _make_shards(config.cache_path, splits, recipe, small_bytes)
+    for first in (split.files[0] for split in splits):
+        if first.source is None or not first.path.endswith(".parquet"):  # that would be a download for one row
+            check_first_row(first.path, recipe, _opener(first, access))
+    work = partial(_tokenize_piece, cache_path=config.cache_path, recipe=recipe, access=access)
+    _make_shards(config.cache_path, splits, work, small_bytes)
     metadata = processor.metadata
     metadata |= {"tokenizer": name} if "tokenizer" in metadata else {}
     _forget_state(config.cache_path, splits)
@@ -379,7 +420,9 @@ def _recipe(processor: Any, key: str, files: Mapping[str, bytes], format: Any, t
     )
 
 
-def _make_shards(cache_path: str, splits: Sequence[Split], recipe: TokenRecipe, small_bytes: int) -> None:
+def _make_shards(
+    cache_path: str, splits: Sequence[Split], work: Callable[[Piece], tuple[Piece, Shard]], small_bytes: int
+) -> None:
     total = sum(len(split.files) for split in splits)
     size = sum(file.size_bytes for split in splits for file in split.files)
     left = Counter((piece.split, piece.file.path) for split in splits for piece in split.all_pieces())
@@ -404,16 +447,32 @@ def _make_shards(cache_path: str, splits: Sequence[Split], recipe: TokenRecipe, 
                     count(piece, shard, was_there=True)
         done = f"{progress.files:,} files and {human_size(progress.bytes)}"
         print(f"Tokenizing {total:,} files of {human_size(size)}; {done} are already done.", flush=True)
-        work = partial(_tokenize_piece, cache_path=cache_path, recipe=recipe)
         is_small = sum(piece.size_bytes for piece in missing) <= small_bytes
         for piece, shard in spread(missing, work, is_small=is_small):
             count(piece, shard)
         print(f"tokenized {progress.line()}", flush=True)
 
 
-def _tokenize_piece(piece: Piece, cache_path: str, recipe: TokenRecipe) -> tuple[Piece, Shard]:
+def _tokenize_piece(
+    piece: Piece, cache_path: str, recipe: TokenRecipe, access: HubAccess | None
+) -> tuple[Piece, Shard]:
     """Make one shard, in a worker."""
     print(f"tokenizes {piece}", flush=True)
     folder = join(cache_path, SHARDS_FOLDER, piece.split)
-    batches = check_unchanged(piece.file, encode_file(piece.file.path, recipe, piece.span))
-    return piece, write_shard(folder, piece.key, recipe.fields, batches)
+    for left in range(MAX_DAMAGED_TRIES - 1, -1, -1):
+        rows = encode_file(piece.file.path, recipe, piece.span, _opener(piece.file, access))
+        try:
+            return piece, write_shard(folder, piece.key, recipe.fields, check_unchanged(piece.file, rows))
+        except DamagedDownloadError as error:
+            if not left:
+                raise
+            print(f"{error} Reading it again.", flush=True)
+    raise AssertionError("unreachable")
+
+
+def _opener(file: InputFile, access: HubAccess | None) -> Open:
+    if file.source is None or access is None:
+        return open_file
+    from tradewind.datasets.hub_texts import open_hub_file
+
+    return partial(open_hub_file, source=file.source, access=access)

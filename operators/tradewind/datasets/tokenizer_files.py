@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import tempfile
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from tradewind.datasets.files import basename, is_remote, join
 from tradewind.storage import file_system_at
+from tradewind.storage.bounded_read import LARGE
+from tradewind.text import single_line
 
 PREFIX: Final = "tradewind-tokenizer-"
 MAIN_FILE: Final = "tokenizer.json"
 _ON_THE_HUB: Final = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _ENDINGS: Final = (".json", ".jinja", ".model", ".txt")
 """Endings of files that a tokenizer may need; its folder may also hold a model's weights."""
-_OF_A_TOKENIZER: Final = ("tokenizer*", "chat_template*", "special_tokens*", "added_tokens*", "vocab*", "merges*")
+TOKENIZER_GLOBS: Final = ("tokenizer*", "chat_template*", "special_tokens*", "added_tokens*", "vocab*", "merges*")
 
 
 def local_tokenizer(path: str, field: str = "tokenizer_path") -> str:
@@ -27,7 +30,7 @@ def local_tokenizer(path: str, field: str = "tokenizer_path") -> str:
     Token caches store the name of the folder, so it must not differ from run to run.
 
     Raises:
-        ValueError: There is no tokenizer. Levanter would look for one on a hub.
+        ValueError: There is no tokenizer, or a file of it is too large. Levanter would look for one on a hub.
     """
     fs, root = file_system_at(path)
     if not fs.exists(join(root, MAIN_FILE)):
@@ -35,28 +38,66 @@ def local_tokenizer(path: str, field: str = "tokenizer_path") -> str:
     if not is_remote(path):
         return str(root)
     names = [name for name in fs.ls(root, detail=False) if name.endswith(_ENDINGS)]
-    return cached_folder({basename(name): fs.cat_file(name) for name in names})
+    return cached_folder({basename(name): _read(fs.open(name), join(path, basename(name)), field) for name in names})
 
 
-def tokenizer_files(path: str, field: str) -> tuple[str, dict[str, bytes]]:
-    """Return the tokenizer's name for caches, and its files; ``path`` is a folder, or a hub name with a local copy.
+def tokenizer_files(path: str, field: str, output_path: str) -> tuple[str, dict[str, bytes]]:
+    """Return the tokenizer's name for caches, and its files.
+
+    Args:
+        path: A folder, or a name on the Hugging Face hub.
+        field: Name of the field in errors.
+        output_path: Output of the step, below the prefix that gets a copy of a tokenizer of the hub.
 
     Raises:
-        ValueError: It is neither; nothing is downloaded.
+        ValueError: It is neither, or no tokenizer that texts can be encoded with.
     """
-    name, folder = path, None
-    if _ON_THE_HUB.fullmatch(path) and not os.path.exists(path):
-        folder = _copy_of_hub(path)
-        if folder is None:
-            raise ValueError(
-                f"{field}={path!r} is no folder, and this host has no copy of a tokenizer of that name; none is "
-                "fetched here. Give the path of a step that downloads it: default_download(..., "
-                "hf_repo_type_prefix='models')."
-            )
+    if is_on_hub(path):
+        from tradewind.datasets.hub_tokenizers import stored_tokenizer
+
+        name, folder = path, local_tokenizer(stored_tokenizer(path, field, output_path), field)
     else:
         name = folder = local_tokenizer(path, field)
-    files = [file for file in sorted(Path(folder).iterdir()) if any(map(file.match, _OF_A_TOKENIZER))]
-    return name, {file.name: file.read_bytes() for file in files if file.is_file()}
+    found = [each for each in sorted(Path(folder).iterdir()) if any(map(each.match, TOKENIZER_GLOBS))]
+    files = {each.name: _read(each.open("rb"), str(each), field) for each in found if each.is_file()}
+    _check(files, f"{field}={path!r}")
+    return name, files
+
+
+def is_on_hub(path: str) -> bool:
+    """Whether ``path`` is no path but the name of a repository."""
+    return _ON_THE_HUB.fullmatch(path) is not None and not os.path.exists(path)
+
+
+def _read(opened: IO[bytes], path: str, field: str) -> bytes:
+    with opened as file:
+        content = file.read(LARGE + 1)
+    if len(content) > LARGE:
+        raise ValueError(f"{field}: {path} has more than {LARGE:,} bytes, which no tokenizer has.")
+    return content
+
+
+def _check(files: Mapping[str, bytes], where: str) -> None:
+    """Refuse files that no library could load, or with which texts would become other tokens than their own."""
+    from tokenizers import Tokenizer
+
+    for name, content in files.items():
+        if name.endswith(".json") and name != MAIN_FILE:
+            try:
+                json.loads(content)
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"{where}: {name} is no JSON ({single_line(error)}): fetch it again.") from error
+    if MAIN_FILE not in files:
+        raise ValueError(f"{where}: {MAIN_FILE} is no regular file.")
+    try:
+        tokenizer = Tokenizer.from_buffer(files[MAIN_FILE])
+    except Exception as error:  # the library has no type of its own
+        raise ValueError(f"{where}: {MAIN_FILE} is no tokenizer ({single_line(error)}): fetch it again.") from error
+    padding = tokenizer.padding or {}
+    if padding.get("length") is not None or padding.get("pad_to_multiple_of") is not None:
+        raise ValueError(
+            f"{where}: {MAIN_FILE} fills each text up with padding, which would be trained on: remove its 'padding'."
+        )
 
 
 def cached_folder(files: Mapping[str, bytes]) -> str:
@@ -76,16 +117,6 @@ def cached_folder(files: Mapping[str, bytes]) -> str:
 def digest_of(files: Mapping[str, bytes]) -> str:
     """Hash names and contents of the files."""
     return sha256(repr(sorted(files.items())).encode()).hexdigest()
-
-
-def _copy_of_hub(name: str) -> str | None:
-    from huggingface_hub import snapshot_download
-
-    try:
-        folder = snapshot_download(name, local_files_only=True, allow_patterns=list(_OF_A_TOKENIZER))
-    except (OSError, ValueError):  # this host has no copy
-        return None
-    return str(folder) if Path(folder, MAIN_FILE).exists() else None
 
 
 def _holds(folder: Path, files: Mapping[str, bytes]) -> bool:

@@ -86,7 +86,10 @@ def default_tokenize(
     options: Any = None,
     format: Any = _TEXT,
     *,
+    sample_count: int | None = None,
     is_validation: bool = False,
+    cluster: str | None = None,
+    secrets: Mapping[str, str] | None = None,
 ) -> ExecutorStep:
     """Return a step ``tokenized/{name}`` that builds Levanter's token cache of texts.
 
@@ -96,7 +99,10 @@ def default_tokenize(
         tokenizer: Its name, its folder or the output of a step; a versioned value.
         options: Levanter's ``CacheOptions``.
         format: Format of the texts: ``TextLmDatasetFormat``, ``ChatLmDatasetFormat``.
+        sample_count: Number of documents of each file; None for all. A versioned value.
         is_validation: Whether the texts are for validation; hub data sets declare it themselves.
+        cluster: As in ``ExecutorStep``.
+        secrets: As in ``ExecutorStep``; ``HF_TOKEN`` for a private or gated data set or tokenizer.
     """
     common: dict[str, Any] = {
         "cache_path": this_output_path(),
@@ -105,7 +111,7 @@ def default_tokenize(
     }
     config: Any
     if isinstance(dataset, HfDatasetSpec):
-        config = HfTokenizeConfig(id=dataset.id, name=dataset.name, **common)
+        config = HfTokenizeConfig(id=dataset.id, name=dataset.name, revision=dataset.revision, **common)
     elif isinstance(dataset, str) and dataset.count("/") == 1 and not dataset.startswith("/"):
         config = HfTokenizeConfig(id=dataset, **common)
     else:
@@ -114,8 +120,12 @@ def default_tokenize(
         config = TokenizeConfig(**texts, **common)
     if options is not None:
         config = dataclasses.replace(config, cache_options=options)
+    if sample_count is not None:
+        config = dataclasses.replace(config, sample_count=ensure_versioned(sample_count))
     about = f"Levanter's token cache, made with the tokenizer {truncated_repr(tokenizer)}."
-    return MarinStep(f"tokenized/{name}", tokenize, config, description=about)
+    return MarinStep(
+        f"tokenized/{name}", tokenize, config, description=about, cluster=cluster, secrets=dict(secrets or {})
+    )
 
 
 @lru_cache(maxsize=8)

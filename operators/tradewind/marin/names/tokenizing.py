@@ -21,10 +21,11 @@ _TEXT: Final = builder().find("levanter.data.text.TextLmDatasetFormat")()
 
 @dataclass(frozen=True)
 class HfDatasetSpec:
-    """A data set of the Hugging Face hub, and optionally the name of a part."""
+    """A data set of the Hugging Face hub, optionally the name of a part, and a branch, tag or commit."""
 
     id: str
     name: str | None = None
+    revision: str | None = None
 
 
 class TokenizeConfigBase:
@@ -52,6 +53,7 @@ class TokenizeConfig(TokenizeConfigBase):
     cache_options: Any = None
     format: Any = _TEXT
     allow_test_in_train: bool = False
+    sample_count: int | None = None
 
     def __post_init__(self) -> None:
         if not self.train_paths and not self.validation_paths:
@@ -76,7 +78,10 @@ class TokenizeConfig(TokenizeConfigBase):
 
 @dataclass(frozen=True)
 class HfTokenizeConfig(TokenizeConfigBase):
-    """A data set of the Hugging Face hub, tokenized without a download step."""
+    """A data set of the Hugging Face hub, tokenized without a download step.
+
+    Marin's has no ``revision`` (``main``) and no ``sample_count`` (all documents of each file).
+    """
 
     id: str
     cache_path: str
@@ -85,6 +90,8 @@ class HfTokenizeConfig(TokenizeConfigBase):
     tags: list[str] = field(default_factory=list)
     cache_options: Any = None
     format: Any = _TEXT
+    revision: str | None = None
+    sample_count: int | None = None
 
     def as_lm_dataset_source_config(self, actual_output_path: Any, *, include_raw_paths: bool = True) -> Any:
         return builder().find("levanter.data.text.HfDatasetSourceConfig")(

@@ -1,0 +1,118 @@
+"""Tokenizers of the Hugging Face hub, which the first step that needs one copies to the store, for all hosts.
+
+The copy is in ``{prefix}/.tradewind/tokenizers/{owner--name}``. The owner of the lease of that folder copies; other
+steps wait. ``provenance.json`` is written last, and names the commit that all later steps read.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any, Final
+
+from tradewind.datasets.downloads import PROVENANCE_FILE, Copies, read_store
+from tradewind.datasets.files import exists, join, parent, write_json
+from tradewind.datasets.hub import Hub
+from tradewind.datasets.source_files import DownloadError, SourceFile
+from tradewind.datasets.tokenizer_files import MAIN_FILE, TOKENIZER_GLOBS
+from tradewind.plans.prefixes import PREFIX_VARIABLES
+from tradewind.records.lease import Phase, new_owner_id
+from tradewind.records.lease_store import LeaseClaim, LeaseHolder, LeaseStore, check_still_held, is_in_use
+from tradewind.records.pins import OWN_FOLDER
+from tradewind.storage.bounded_read import LARGE
+from tradewind.storage.errors import LeaseLostError, StorageError
+
+if TYPE_CHECKING:
+    from tradewind.attempts.renewal import LeaseRenewer
+
+_REVISION: Final = "main"
+_MAX_POLL_S: Final = 2.0
+
+
+def stored_tokenizer(name: str, field: str, output_path: str) -> str:
+    """Return the folder with the copy of a hub's tokenizer, and make it if it is missing.
+
+    The prefix is that of the cluster (``TRADEWIND_PREFIX``, else ``MARIN_PREFIX``), else the folder of the output.
+
+    Raises:
+        ValueError: ``field``: neither this host nor the hub has a tokenizer of this name, or the hub denies access.
+    """
+    prefixes = (os.environ.get(variable) for variable in PREFIX_VARIABLES)
+    prefix = next(filter(None, prefixes), None) or parent(output_path)
+    folder = join(prefix, OWN_FOLDER, "tokenizers", name.replace("/", "--"))
+    while not exists(join(folder, PROVENANCE_FILE)):
+        try:
+            _copy_or_wait(name, folder)
+        except DownloadError as error:
+            raise ValueError(
+                f"{field}={name!r} is no folder, and this host has no copy of a tokenizer of that name. {error}"
+            ) from error
+    return folder
+
+
+def _copy_or_wait(name: str, folder: str) -> None:
+    from tradewind.attempts.renewal import LeaseRenewer
+
+    store = LeaseStore(folder)
+    before = store.read()
+    if before is not None and is_in_use(before):
+        print(f"The tokenizer {name} is being copied to {folder} by another process: waiting.", flush=True)
+        time.sleep(min(_MAX_POLL_S, before.lease.times.poll_s))
+        return
+    number = before.lease.attempt + 1 if before is not None else 1
+    claimed = store.claim(before, LeaseClaim(number, f"tokenizer-{new_owner_id()}", "", {"tokenizer": name}, ""))
+    if claimed is None:
+        return
+    held = store.change(claimed, phase=Phase.RUNNING, incarnation=new_owner_id())
+    with LeaseRenewer(store, held, end_work=lambda end: None) as owner:
+        _copy_and_commit(name, folder, owner)
+
+
+def _copy_and_commit(name: str, folder: str, owner: LeaseRenewer) -> None:
+    try:
+        commit = _copy(name, folder, owner)
+        owner.finish(phase=Phase.COMMITTED, digest=commit)
+    except LeaseLostError:  # another process copies it by now
+        return
+    except BaseException:
+        with suppress(StorageError):  # else the lease expires
+            owner.finish(phase=Phase.STOPPED)
+        raise
+
+
+def _copy(name: str, folder: str, owner: LeaseHolder) -> str:
+    """Copy the files, from the copy of this host or else from the hub; return the commit."""
+    commit, files, read = _on_this_host(name) or _on_the_hub(name)
+    print(f"Copying the tokenizer {name} at commit {commit} to {folder}.", flush=True)
+    Copies(folder, read, lambda *_: check_still_held(owner)).make(files)
+    check_still_held(owner)
+    write_json(join(folder, PROVENANCE_FILE), {"tokenizer": name, "version": _REVISION, "commit": commit})
+    return commit
+
+
+def _on_this_host(name: str) -> tuple[str, Sequence[SourceFile], Any] | None:
+    """Return the copy in ``HF_HOME``, without a request."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        folder = Path(snapshot_download(name, local_files_only=True, allow_patterns=list(TOKENIZER_GLOBS)))
+    except (OSError, ValueError):  # it has none
+        return None
+    files = [each for each in sorted(folder.iterdir()) if any(map(each.match, TOKENIZER_GLOBS))]
+    if not (folder / MAIN_FILE).exists():
+        return None
+    return folder.name, [SourceFile(each.name, str(each), each.stat().st_size) for each in files], read_store
+
+
+def _on_the_hub(name: str) -> tuple[str, Sequence[SourceFile], Any]:
+    hub = Hub()
+    found = hub.revision(name, _REVISION, "model", ["*"])
+    files = [file for file in found.files if any(map(PurePath(file.name).match, TOKENIZER_GLOBS))]
+    if MAIN_FILE not in {file.name for file in files}:
+        raise DownloadError(f"The hub's {name} has no {MAIN_FILE}: give a repository with a fast tokenizer.")
+    if large := [file.name for file in files if (file.size_bytes or 0) > LARGE]:
+        raise DownloadError(f"The hub's {name} has {large[0]} of more than {LARGE:,} bytes, which no tokenizer has.")
+    return found.commit, files, hub.reader().read
