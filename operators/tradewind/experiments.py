@@ -15,10 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tradewind.serialization.spec import STEP_VARIABLE
-from tradewind.steps import ExecutorStep, ExperimentError, InputName, truncated_repr
+from tradewind.steps import ExecutorStep, ExperimentError, InputName, check_bounded, truncated_repr
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
+
+MAX_COUNT = 2**31
+"""Airflow's database stores smaller numbers."""
 
 
 def experiment_dag(
@@ -82,6 +85,8 @@ def experiment_dag(
     script = _calling_script()
     try:
         _check_arguments(steps, max_concurrent)
+        _check_texts(dag_id=dag_id, timezone=timezone)
+        _check_texts(prefix=prefix, cluster=cluster, description=dag_arguments.get("description"), is_optional=True)
         selection = Selection(
             _as_tuple("run_only", run_only), _as_tuple("force", force), force_downstream, force_run_failed
         )
@@ -148,8 +153,17 @@ def refuse_script(caller: Mapping[str, Any], instead: str) -> None:
 def _check_arguments(steps: Any, max_concurrent: int | None) -> None:
     if not isinstance(steps, Collection) or isinstance(steps, str):
         raise ExperimentError(f"steps must be a list, such as [step], but is of type {type(steps).__name__}.")
-    if max_concurrent is not None and (not isinstance(max_concurrent, int) or max_concurrent < 1):
+    is_count = isinstance(max_concurrent, int) and not isinstance(max_concurrent, bool)
+    if max_concurrent is not None and not (is_count and 0 < max_concurrent < MAX_COUNT):
         raise ExperimentError(f"max_concurrent must be a positive integer, got {truncated_repr(max_concurrent)}")
+
+
+def _check_texts(*, is_optional: bool = False, **values: Any) -> None:
+    """Check texts before a message includes any of them, which takes forever for some values."""
+    for name, value in values.items():
+        if not isinstance(value, str) and not (value is None and is_optional):
+            raise ExperimentError(f"{name} must be text, but is {truncated_repr(value)}.")
+        check_bounded(value, name, is_json=True)
 
 
 def _as_tuple(argument: str, texts: Any) -> tuple[str, ...]:

@@ -90,6 +90,12 @@ def test_param_missing_from_dag_is_refused_with_step_and_field(binding: Any) -> 
         resolve([step("s", None, night())], "/p", RunValues())
 
 
+def test_placeholder_of_no_text_is_refused_where_it_is_written() -> None:
+    for make in (run_param, this_output_path, step("s").cd, InputName.hardcoded):
+        with pytest.raises(ExperimentError, match=r"but (got|is) \['a'\]\."):
+            make(["a"])  # type: ignore[arg-type, operator]
+
+
 # ---- values without a stable identity
 
 

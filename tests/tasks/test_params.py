@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 from pathlib import Path
 from typing import Any
@@ -192,11 +193,30 @@ def test_without_max_concurrent_the_deployment_decides(monkeypatch: pytest.Monke
     assert make(max_active_tasks=3).max_active_tasks == 3
 
 
-def test_invalid_max_concurrent_is_refused() -> None:
-    with pytest.raises(ValueError, match="max_concurrent must be a positive integer, got 0"):
-        make(max_concurrent=0)
-    with pytest.raises(ExperimentError, match="max_concurrent or max_active_tasks, not both"):
-        make(max_concurrent=2, max_active_tasks=2)
+CYCLE: dict[str, Any] = {}
+CYCLE["a"] = CYCLE
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"max_concurrent": 0}, "max_concurrent must be a positive integer, got 0"),
+        ({"max_concurrent": True}, "max_concurrent must be a positive integer, got True"),
+        ({"max_concurrent": 2**31}, "max_concurrent must be a positive integer, got 2147483648"),
+        ({"max_concurrent": 2, "max_active_tasks": 2}, "max_concurrent or max_active_tasks, not both"),
+        ({"cluster": 5}, "cluster must be text, but is 5"),
+        ({"prefix": "/a\0"}, "prefix holds a NUL, which no database stores"),
+        ({"description": "\ud800"}, "description holds half of a character"),
+        ({"default_args": CYCLE}, "its arguments.default_args.a contains itself"),
+        ({"params": {"p\0": 1}}, r"param 'p\x00'.name holds a NUL"),
+        ({"params": {"p": ["\0"]}}, "param 'p'.[0] holds a NUL"),
+        ({"params": {"p": Param(1, minimum=10**5000)}}, "param 'p' (schema).minimum is a whole number of about 5000"),
+        ({"params": {"p": Param(1, enum=[CYCLE])}}, "param 'p' (schema).enum.[0].a contains itself"),
+    ],
+)
+def test_argument_that_airflow_cannot_store_is_refused_by_name(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ExperimentError, match=re.escape(message)):
+        make(**arguments)
 
 
 def test_executor_main_limits_steps_likewise(tmp_path: Path) -> None:

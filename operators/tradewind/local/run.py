@@ -104,7 +104,7 @@ class ScriptValues:
         if wanted.kind is RunValueKind.PARAM and wanted.name is not None and wanted.name in self.params:
             param = self.params[wanted.name]
             default = param_default(param)
-            check_bounded(default, f"param {truncated_repr(wanted.name)}", is_finite=True)
+            check_bounded(default, f"param {truncated_repr(wanted.name)}", is_json=True)
             return coerce_param(default, getattr(param, "schema", None), default)
         raise UnknownRunValueError(
             f"{wanted!s} has no value in a script, which has only the defaults of its params: write the value into the "

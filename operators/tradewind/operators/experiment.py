@@ -74,9 +74,9 @@ def build_dag(
     options: DagOptions = DagOptions(),
 ) -> DAG:
     """Build the DAG of an experiment; see ``tradewind.experiment_dag``."""
-    _check_texts({"dag_id": dag_id, "timezone": settings.timezone}, {"description": dag_arguments.get("description")})
     _check_timezone(dag_id, settings.timezone)
     _check_params(dag_id, params)
+    check_bounded(dict(dag_arguments), f"DAG {dag_id!r}: its arguments", is_json=True)
     _check_pools(dag_id, options.pools)
     outline = resolve(steps, _PARSE_TIME_PREFIX, ParseTimeValues(frozenset(params)))
     wanted = wanted_steps(steps)
@@ -88,6 +88,7 @@ def build_dag(
     check_slice_types(each.step for each in all_steps)
     for each in all_steps:
         check_function_place(each.step)
+        check_bounded(each.step.description, f"Step {each.name!r}: description", is_json=True)
     task_ids = _task_ids(all_steps)
     settings = _with_author_places(settings, params, all_steps)
     with DAG(
@@ -118,13 +119,6 @@ def build_dag(
     return dag
 
 
-def _check_texts(needed: Mapping[str, Any], optional: Mapping[str, Any]) -> None:
-    """Check texts before a message includes any of them, which takes forever for some values."""
-    for name, value in (*needed.items(), *optional.items()):
-        if not isinstance(value, str) and not (value is None and name in optional):
-            raise ExperimentError(f"{name} must be text, but is {truncated_repr(value)}.")
-
-
 def _check_timezone(dag_id: str, timezone: str) -> None:
     try:
         pendulum.timezone(timezone)
@@ -140,16 +134,18 @@ def _check_params(dag_id: str, params: Mapping[str, Any]) -> None:
     if not isinstance(params, Mapping) or not all(isinstance(name, str) for name in params):
         raise ExperimentError(f"DAG {truncated_repr(dag_id)}: params must map names to defaults.")
     for name, param in params.items():
-        default = param_default(param)
+        default, schema = param_default(param), getattr(param, "schema", None)
         where = f"DAG {truncated_repr(dag_id)}: param {truncated_repr(name)}"
-        check_bounded(default, where, is_finite=True)
-        try:
-            json.dumps(default)
-        except (TypeError, ValueError):
-            raise ExperimentError(
-                f"{where} has the default {truncated_repr(default)}, which JSON cannot represent. Use text, a number, "
-                "or a list or dictionary of them."
-            ) from None
+        check_bounded({"name": name, "description": getattr(param, "description", None)}, where, is_json=True)
+        for what, value in (("", default), (" (schema)", schema)):
+            check_bounded(value, where + what, is_json=True)
+            try:
+                json.dumps(value)
+            except (TypeError, ValueError):
+                raise ExperimentError(
+                    f"{where}{what or ' has the default'} {truncated_repr(value)}, which JSON cannot represent. Use "
+                    "text, a number, or a list or dictionary of them."
+                ) from None
 
 
 def _with_author_places(

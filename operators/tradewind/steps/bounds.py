@@ -28,16 +28,16 @@ MAX_CHARACTERS: Final = 64 << 20
 _MAX_KEY_CHARS: Final = 40
 
 
-def check_bounded(value: Any, where: str, *, is_finite: bool = False) -> None:
+def check_bounded(value: Any, where: str, *, is_json: bool = False) -> None:
     """Refuse a value that cannot be walked; ``where`` begins its config paths in messages.
 
     Args:
-        is_finite: Also refuse NaN and infinities, which JSON cannot represent.
+        is_json: Also refuse what Airflow's database cannot store as JSON: NaN, infinities, NULs, and lone surrogates.
 
     Raises:
         StepConfigError: It is too deep, too large, or cyclic.
     """
-    _Count(where, is_finite).add(value)
+    _Count(where, is_json).add(value)
 
 
 @dataclass
@@ -57,7 +57,7 @@ class _Count:
     """Walks a value without recursion."""
 
     where: str
-    is_finite: bool
+    is_json: bool
     _path: list[_Measure] = field(default_factory=list)
     _open: set[int] = field(default_factory=set)
     _done: dict[int, _Measure] = field(default_factory=dict)
@@ -95,6 +95,8 @@ class _Count:
 
     def _leaf(self, name: str, value: Any) -> int:
         """Return the number of characters of a plain value."""
+        if isinstance(value, str) and self.is_json and (problem := _problem_of_text(value)):
+            raise StepConfigError(f"{self._place(name)} holds {problem}, which no database stores: give other text.")
         if isinstance(value, (str, bytes)):
             return len(value)
         if isinstance(value, int) and value.bit_length() > MAX_INT_BITS:
@@ -102,7 +104,7 @@ class _Count:
                 f"{self._place(name)} is a whole number of about {int(value.bit_length() * math.log10(2))} digits, "
                 "which is too long to write: give it as text."
             )
-        if self.is_finite and isinstance(value, float) and not math.isfinite(value):
+        if self.is_json and isinstance(value, float) and not math.isfinite(value):
             raise StepConfigError(f"{self._place(name)} is {value}, which JSON has no form for: give a number.")
         return 1
 
@@ -142,6 +144,16 @@ class _Count:
         names = [measure.name for measure in self._path if measure.name] + ([name] if name else [])
         shown = names if len(names) <= 6 else [*names[:3], "...", *names[-2:]]
         return ".".join([self.where, *(key[:_MAX_KEY_CHARS] for key in shown)])
+
+
+def _problem_of_text(text: str) -> str:
+    if "\0" in text:
+        return "a NUL"
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "half of a character (a lone surrogate)"
+    return ""
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]] | None:

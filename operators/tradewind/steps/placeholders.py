@@ -6,6 +6,7 @@ them and fills in the values. Semantics are those of Marin's executor of June 20
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from tradewind.steps.amounts import check_amount
 from tradewind.steps.errors import ExperimentError
+from tradewind.text import truncated_repr
 
 if TYPE_CHECKING:
     from tradewind.steps.step import ExecutorStep
@@ -34,6 +36,9 @@ class InputName:
     name: str | None
     block_on_step: bool = True
     must_succeed: bool = True
+
+    def __post_init__(self) -> None:
+        _check_part(self.name)
 
     def cd(self, name: str) -> InputName:
         """Return the path ``name`` below this one."""
@@ -67,8 +72,16 @@ class OutputName:
 
     name: str | None
 
+    def __post_init__(self) -> None:
+        _check_part(self.name)
+
     def __format__(self, spec: str) -> str:
         raise ExperimentError(_no_text("A step's own output path", "this_output_path('part')"))
+
+
+def _check_part(name: Any) -> None:
+    if name is not None and (not isinstance(name, (str, os.PathLike)) or "\0" in str(name)):
+        raise ExperimentError(f"A path inside an output must be text without NULs, but is {truncated_repr(name)}.")
 
 
 THIS_OUTPUT_PATH = OutputName(None)

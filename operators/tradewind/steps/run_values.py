@@ -47,6 +47,8 @@ class RunValue:
 
 def run_param(name: str) -> Any:
     """Return the placeholder for the run's DAG param ``name``."""
+    if not isinstance(name, str):
+        raise ExperimentError(f"run_param takes the name of a param, but got {truncated_repr(name)}.")
     return RunValue(RunValueKind.PARAM, name)
 
 
@@ -96,7 +98,7 @@ class RunValues:
 
     def __post_init__(self) -> None:
         for name, value in self.params.items():
-            check_bounded(value, f"param {truncated_repr(name)}", is_finite=True)
+            check_bounded(value, f"param {truncated_repr(name)}", is_json=True)
 
     def value_of(self, wanted: RunValue) -> Any:
         """Return the run's value for ``wanted``.

@@ -157,7 +157,7 @@ def _params(dag: DAG, given: Mapping[str, Any]) -> dict[str, Any]:
         if name == PREFIX and value is None and is_builtin_param(declared.get_param(name)):
             continue  # an empty field of the trigger form
         param = declared.get_param(name) if name in declared else None
-        check_bounded(value, f"param {truncated_repr(name)}", is_finite=True)
+        check_bounded(value, f"param {truncated_repr(name)}", is_json=True)
         schema, default = (param.schema, param.value) if param is not None else (None, None)
         params[name] = coerce_param(value, schema, default)
     return params
