@@ -87,7 +87,7 @@ def test_step_forgotten_by_head_reruns_and_counts_once(env: Environment, start_r
     ray, _ = start_ray()
     env.api.put_connection("own_cluster", {"conn_type": "ray", "host": ray.address})
     gate = tmp_path / "open"
-    run = env.begin("own_cluster", {"name": "forgotten", "prefix": str(tmp_path), "gate": str(gate)})
+    run = env.begin("own_cluster", {"name": "forgotten", "prefix": str(tmp_path), "until": str(gate)})
     until(lambda: list(tmp_path.glob("own/*.calls")), "the step to start")
     until(lambda: run.states()["own_step"] == "deferred", "the task to follow it")
     time.sleep(MOMENTS.uniform(0, 3))

@@ -175,13 +175,6 @@ def test_task_log_merges_worker_and_triggerer_files(tmp_path: Path) -> None:
     assert logs.fired_at(tmp_path, "d", "r", "t") == 25.0
 
 
-def test_printer_prints_requested_number_of_lines() -> None:
-    command = [sys.executable, printer.__file__, "5", "1000"]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    record = log_record(time.time(), printed)
-    assert [line.number for line in logs.lines_in([record])] == [0, 1, 2, 3, 4]
-
-
 def test_followers_of_a_size_include_those_of_smaller_sizes() -> None:
     everything = ids.job_ids("ours", 10)
     parts = [ids.job_ids("ours", size)[first:] for first, size in ids.batches([10, 1, 6])]

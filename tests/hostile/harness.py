@@ -128,19 +128,10 @@ def attack_all(
     prepare: Callable[[str], Any] | None = None,
     seconds: float = MAX_S,
 ) -> None:
-    """Make the calls in sequence in one child, and judge each outcome before the next call.
+    """Make the calls in sequence in one child, and name all of whose outcome ``judge`` raises an ``AssertionError``.
 
-    If a call ends the child or hangs, a new child makes the calls that follow.
-
-    Args:
-        cases: Name -> call.
-        sandbox: A folder with the folders ``own`` and ``outside``.
-        judge: Raises ``AssertionError`` for a wrong outcome. This process calls it.
-        prepare: This process calls it with the name before each case; the folder ``own`` is empty then.
-        seconds: Timeout, after which a call counts as hung.
-
-    Raises:
-        AssertionError: Names every wrong case and the reason.
+    If a call ends the child or hangs for ``seconds``, a new child makes the calls that follow. This process calls
+    ``prepare`` with the name before each case, when the folder ``own`` is empty, and ``judge`` after it.
     """
     assert cases, "no cases"
     wrong: list[str] = []

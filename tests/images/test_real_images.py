@@ -17,8 +17,16 @@ import pytest
 import requests
 
 from tests.fleet.fleets import REPOSITORY, SHIPPED
-from tests.images.buildah import CERTIFICATES, VARIABLE, Buildah, debian, make_base, storage
-from tests.images.loopback_registry import ArtifactRegistry, docker_registry
+from tests.images.buildah import (
+    CERTIFICATES,
+    VARIABLE,
+    ArtifactRegistry,
+    Buildah,
+    debian,
+    docker_registry,
+    make_base,
+    storage,
+)
 from tests.support.http_server import serving
 from tradewind.fleet.fleet_file import load_fleet
 from tradewind.rehearsal.local.processes import free_port

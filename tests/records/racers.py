@@ -41,11 +41,8 @@ EndAt = Callable[[float], None]
 class Race:
     """Settings of a race.
 
-    Attributes:
-        pause_s: Longest pause of a racer before it reads all versions again, if not two heartbeats. Frequent expensive
-            reads would take the CPU that lease owners need for their heartbeats.
-        data: Name of the file that an attempt writes. Racers that a guard cannot kill in the middle of a write need one
-            name for each attempt.
+    Reads of all versions are at most ``pause_s`` apart, so that lease owners get CPU for their heartbeats. An attempt
+    writes the file ``data``, with its number if no guard can kill the racer in the middle of a write.
     """
 
     outputs: list[str]

@@ -29,10 +29,7 @@ _CHANGEABLE: Final = {"cleanupPolicies", "cleanupPolicyDryRun", "description", "
 class LocalArtifactRegistry(LoopbackServer):
     """Artifact Registry (``TRADEWIND_ARTIFACT_REGISTRY_ENDPOINT``): repositories of all projects and regions.
 
-    Attributes:
-        policies: Repository → the bindings of its own policy.
-        tags: Tags of images: ``projects/P/locations/R/repositories/N/packages/IMAGE/tags/TAG``.
-        denied: Permissions that every account lacks, for example ``artifactregistry.repositories.update``.
+    ``policies`` are the bindings of each repository's own policy, ``tags`` the full names of images' tags.
     """
 
     def __init__(self) -> None:
@@ -188,12 +185,9 @@ class LocalCompute(LoopbackServer):
 
 
 class LocalResourceManager(LoopbackServer):
-    """Resource Manager (``TRADEWIND_RESOURCE_MANAGER_ENDPOINT``): IAM policies of all projects.
+    """Resource Manager (``TRADEWIND_RESOURCE_MANAGER_ENDPOINT``): IAM policies of all projects, as ``bindings``.
 
-    Attributes:
-        missing: Permissions that the caller lacks; it has all others.
-        denied: Permissions whose absence makes a call fail, for example ``resourcemanager.projects.getIamPolicy``.
-        bindings: Project → the bindings of its policy.
+    The caller lacks the permissions ``missing``, and those ``denied``, without which a call fails.
     """
 
     def __init__(self) -> None:

@@ -1,14 +1,15 @@
-"""Airflow DAGs of steps in the worker, to test how runs, plans and users affect each other's claims."""
+"""Airflow DAGs of steps, most in the worker, to test how runs, plans and users affect each other's claims."""
 
 from pathlib import Path
 from typing import Any
 
 from airflow.sdk import DAG, task
-from shared_work import Config, write
+from shared_work import Config, write, write_call, write_call_and_wait
 
 from tradewind import (
     ExecutorStep,
     experiment_dag,
+    night,
     on_airflow_worker,
     output_path_of,
     run_param,
@@ -47,6 +48,10 @@ experiment_dag(
     params={"name": "", "says": "the same", "gate": ""},
     max_active_runs=32,
 )
+
+shared = ExecutorStep("dates/shared", write_call_and_wait, Config(this_output_path(), versioned("one for all")))
+dated = ExecutorStep("dates/dated", write_call, Config(this_output_path(), versioned(night()), output_path_of(shared)))
+experiment_dag("dates", [dated], schedule="@daily", timezone="Europe/Berlin", catchup=False)
 
 with DAG("plain_versions", params={"n": 1}):
 
