@@ -83,7 +83,10 @@ def _up(arguments: argparse.Namespace) -> int:
         say(f"A rehearsal already runs in {stack.root}. For another one, stop it first with 'rehearse down'.")
     else:
         _start(stack, arguments)
-    status = RehearsalControl.of_folder(stack.root).ask("status")
+    control = RehearsalControl.of_folder(stack.root)
+    status = control.ask("status")
+    if status.get("dead_in_airflow"):
+        say(f"Started again of Airflow: {', '.join(control.do('start_airflow'))}.")
     clusters = status.get("clusters", {"": status})
     for known in clusters.values():
         _print_addresses(known)
@@ -181,6 +184,9 @@ def _status(arguments: argparse.Namespace) -> int:
         return 0
     for name, known in status.get("clusters", {"": status}).items():
         _print_table(known, name)
+    for name, why in status.get("dead_in_airflow", {}).items():
+        again = f"tradewind rehearse up --dir {shlex.quote(arguments.folder)}"
+        say(f"Airflow's {name} {why}. To start it again: {again}")
     return 0
 
 

@@ -22,6 +22,7 @@ from tradewind.rehearsal.cloud.control import ControlServer
 from tradewind.rehearsal.cloud.control_client import CONTROL_FILE, RehearsalControl, RehearsalControlError
 from tradewind.rehearsal.cloud.metadata_server import TOKEN, MetadataServer
 from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
+from tradewind.rehearsal.local.airflow import LocalAirflow
 from tradewind.rehearsal.local.processes import LocalStack, write_private
 from tradewind.rehearsal.local.ray import LocalRay, host_name
 from tradewind.rehearsal.tpu.cloud import LocalTpuCloud
@@ -70,6 +71,7 @@ class RehearsalCloud:
         secrets: Secret Manager.
         tpu: Cloud TPU over REST, and its state.
         addresses: Addresses of this rehearsal's other parts, by name; the status reports them.
+        airflow: The Airflow that runs beside it; the status reports its dead components.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class RehearsalCloud:
         self.project = project
         self.zone = zone
         self.addresses: dict[str, str] = {}
+        self.airflow: LocalAirflow | None = None
         self.storage = storage or LocalCloudStorage()
         self.secrets = secrets or LocalSecretManager()
         self._metadata = MetadataServer(project, zone)
@@ -217,7 +220,12 @@ class RehearsalCloud:
             "slices": [_slice_status(entry, alive) for entry in nodes],
             "queued_resources": queued,
             "stock_out": self._state.supply.is_out,
+            "dead_in_airflow": self.airflow.dead_components() if self.airflow else {},
         }
+
+    def start_airflow(self) -> list[str]:
+        """Start Airflow's dead components again; return their names."""
+        return self.airflow.start_dead_components() if self.airflow else []
 
     def requests(self) -> list[dict[str, Any]]:
         """Return every call to the TPU API: at, transport, call, about, answer."""
@@ -293,6 +301,7 @@ class RehearsalCloud:
             for action in (
                 self.create_slice, self.preempt, self.kill_host, self.hang_host, self.resume_host, self.repair,
                 self.stock_out, self.slow_create, self.set_capacity, self.set_quota, self.flaky,
+                self.start_airflow,
             )
         }  # fmt: skip
 

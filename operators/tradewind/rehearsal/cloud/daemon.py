@@ -75,7 +75,7 @@ def running(stack: LocalStack, slices: Mapping[str, str], zone: str, dags: Path 
             airflow = LocalAirflow(stack, dags_folder=dags, connections=known, settings=settings)
             parts.callback(airflow.stop_components)
             airflow.start()
-            cloud.addresses["airflow"] = airflow.url
+            cloud.airflow, cloud.addresses["airflow"] = airflow, airflow.url
         yield cloud
 
 

@@ -39,18 +39,20 @@ class RehearsalFleet:
     Attributes:
         clouds: Cluster → its cloud.
         addresses: Addresses of this rehearsal's other parts, by name; the status reports them.
+        airflow: The Airflow that runs beside it; the status reports its dead components.
     """
 
     def __init__(self, stack: LocalStack, plan: FleetPlan) -> None:
         self.stack = stack
         self.plan = plan
         self.addresses: dict[str, str] = {}
+        self.airflow: LocalAirflow | None = None
         self.storage = LocalCloudStorage()
         self.secrets = LocalSecretManager()
         self._tokens = {cluster.secret: secrets.token_hex(32) for cluster in plan.clusters}
         self.clouds = {cluster.name: self._cloud(cluster) for cluster in plan.clusters}
         self.tpu = ZonedTpuCloud([cloud.tpu for cloud in self.clouds.values()])
-        self._control = ControlServer({}, {"status": self.status})
+        self._control = ControlServer({"start_airflow": self.start_airflow}, {"status": self.status})
         self._running = ExitStack()
 
     def start(self) -> None:
@@ -109,12 +111,17 @@ class RehearsalFleet:
         return {
             "clusters": {name: cloud.status() for name, cloud in self.clouds.items()},
             "addresses": self.addresses,
+            "dead_in_airflow": self.airflow.dead_components() if self.airflow else {},
             "env": {
                 **self.env(),
                 "AIRFLOW__SECRETS__BACKEND": _BACKEND,
                 "AIRFLOW__SECRETS__BACKEND_KWARGS": json.dumps(backend),
             },
         }
+
+    def start_airflow(self) -> list[str]:
+        """Start Airflow's dead components again; return their names."""
+        return self.airflow.start_dead_components() if self.airflow else []
 
     def _cloud(self, cluster: ClusterPlan) -> RehearsalCloud:
         stack = LocalStack(self.stack.root / cluster.name)
@@ -170,7 +177,7 @@ def running(stack: LocalStack, plan: FleetPlan, dags: Path | None) -> Iterator[R
             airflow = LocalAirflow(stack, dags_folder=dags, connections=known, settings=settings)
             parts.callback(airflow.stop_components)
             airflow.start()
-            fleet.addresses["airflow"] = airflow.url
+            fleet.airflow, fleet.addresses["airflow"] = airflow, airflow.url
         yield fleet
 
 

@@ -215,6 +215,21 @@ class LocalAirflow:
             psutil.wait_procs(started[child.pid], timeout=grace_seconds)
         self._children.clear()
 
+    def dead_components(self) -> dict[str, str]:
+        """Return the components that have ended by themselves, each with its exit code and its log."""
+        return {
+            name: f"ended with exit code {code}; its log is {self._log(name)}"
+            for name, child in self._children.items()
+            if (code := child.poll()) is not None
+        }
+
+    def start_dead_components(self) -> list[str]:
+        """Start the components again that have ended by themselves, and return their names."""
+        dead = list(self.dead_components())
+        for name in dead:
+            self.start_component(name)
+        return dead
+
     def raise_if_a_component_died(self) -> None:
         """Raise ``LocalAirflowError``, with the end of its log, if a component ended unexpectedly."""
         for name, child in self._children.items():
