@@ -13,6 +13,7 @@ from urllib.parse import quote, urlsplit
 from tradewind.ray_jobs.errors import BadAddressError, BadTokenError
 
 _TOKEN = re.compile(r"[\x21-\x7e]{1,4096}")
+_MAX_ADDRESS_CHARS: Final = 2000
 _MAX_FILE_BYTES: Final = 64 * 1024
 
 
@@ -82,6 +83,8 @@ class RayCluster:
 def _is_dashboard(address: str) -> bool:
     try:
         parts = urlsplit(address)
+        if not address.isprintable() or " " in address or len(address) > _MAX_ADDRESS_CHARS:
+            return False
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:  # a port that is no number, or half an IPv6 address
         return False

@@ -2,7 +2,8 @@
 
 Ray's ``stop`` is a message to the supervisor. A supervisor that waits for resources or its environment reads it only
 afterwards, and then starts its entrypoint. Killing the supervisor ends the wait. The script marks the job as stopped
-right after, because no other process does so for a job without a supervisor (its submission broke off).
+first: a supervisor starts only a pending job, Ray's monitor leaves an ended job as it is when the supervisor dies, and
+no other process marks a job without a supervisor (its submission broke off).
 
 Running jobs are left alone: their supervisors have read the message. Sent as source, so it imports only Ray.
 """
@@ -32,13 +33,13 @@ def main(jobs: list[str]) -> None:
             if str(asyncio.run(_info().get_status(job))) == "RUNNING":
                 left.discard(job)
                 continue
+            _mark_as_stopped(job)
             try:
                 ray.kill(ray.get_actor(JOB_ACTOR_NAME_TEMPLATE.format(job_id=job)), no_restart=True)
                 left.discard(job)
                 print("ended the supervisor of", job)
             except ValueError:
                 print("no supervisor of", job)
-            _mark_as_stopped(job)
 
 
 def _mark_as_stopped(job: str) -> None:
