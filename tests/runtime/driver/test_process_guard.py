@@ -52,22 +52,20 @@ def pids(guard: subprocess.Popen[str], *names: str) -> list[int]:
     return running()
 
 
-def test_guard_passes_environment_and_exit_code(mark):
-    guard = guarded(mark, "sh", "-c", f"echo ${MARK}; pwd; exit 37", stdout=subprocess.PIPE, cwd="/")
-    assert guard.communicate(timeout=30)[0].split() == [mark, "/"]
-    assert guard.returncode == 37
-
-
-@pytest.mark.parametrize("name", ["KILL", "ABRT"])
-def test_guard_exits_by_signal_of_command(mark, name):
-    assert guarded(mark, "sh", "-c", f"kill -{name} $$").wait(30) == -signal.Signals[f"SIG{name}"]
-
-
-def test_missing_command_is_reported_in_one_line(mark):
-    guard = guarded(mark, "/no/such/program", stderr=subprocess.PIPE)
-    (line,) = guard.communicate(timeout=30)[1].splitlines()
-    assert line == "The command cannot be run: [Errno 2] No such file or directory: '/no/such/program'"
-    assert guard.returncode == 127
+@pytest.mark.parametrize(
+    ("argv", "code", "printed"),
+    [
+        (["sh", "-c", f"echo ${MARK}; pwd; exit 37"], 37, "{mark}\n/\n"),
+        (["sh", "-c", "kill -KILL $$"], -signal.SIGKILL, ""),
+        (["sh", "-c", "kill -ABRT $$"], -signal.SIGABRT, ""),
+        (["/no/such/program"], 127,
+         "The command cannot be run: [Errno 2] No such file or directory: '/no/such/program'\n"),
+    ],
+)  # fmt: skip
+def test_guard_passes_environment_and_ends_as_command(mark, argv, code, printed):
+    guard = guarded(mark, *argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd="/")
+    assert guard.communicate(timeout=30)[0] == printed.replace("{mark}", mark)
+    assert guard.returncode == code
 
 
 def test_guard_in_group_of_its_parent_spares_that_group(mark):

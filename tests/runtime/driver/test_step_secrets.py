@@ -71,20 +71,21 @@ def everything_in(folder: Path) -> str:
     return "\n".join(f"{path}\n{path.read_text()}" for path in folder.rglob("*") if path.is_file())
 
 
-def test_step_function_gets_secret_and_no_file_contains_it(tmp_path: Path, manager: LocalSecretManager) -> None:
+@pytest.mark.parametrize(
+    ("fn", "outcome", "message"),
+    [
+        (uses_its_secret, AttemptOutcome.SUCCEEDED, None),
+        (raises_its_secret, AttemptOutcome.FAILED, "GET https://api.example?key=***"),
+    ],
+)
+def test_step_function_gets_secret_and_no_file_contains_it(
+    tmp_path: Path, manager: LocalSecretManager, fn: Any, outcome: AttemptOutcome, message: str | None
+) -> None:
     manager.put(KEY, VALUE)
-    code, text, ended = drive(uses_its_secret, tmp_path)
-    assert (code, ended.outcome) == (0, AttemptOutcome.SUCCEEDED), text
+    _, text, ended = drive(fn, tmp_path)
+    assert (ended.outcome, ended.error and ended.error.message) == (outcome, message), text
     written = everything_in(tmp_path)
     assert KEY in written and VALUE not in written + text
-
-
-def test_recorded_error_redacts_secret(tmp_path: Path, manager: LocalSecretManager) -> None:
-    manager.put(KEY, VALUE)
-    code, text, ended = drive(raises_its_secret, tmp_path)
-    assert code == 1 and ended.error is not None
-    assert ended.error.message == "GET https://api.example?key=***"
-    assert VALUE not in everything_in(tmp_path) + text
 
 
 def test_function_output_logs_and_result_redact_every_form(tmp_path: Path, manager: LocalSecretManager) -> None:

@@ -58,16 +58,11 @@ def _await_line(host: PodHost, line: str) -> None:
     assert host.poll(30.0, eager=True).lines == (line,)
 
 
-def test_host_0_reports_every_line_and_exit_code():
-    launch = _python("import sys; [print(i) for i in range(500)]; print('oops', file=sys.stderr); sys.exit(4)")
-    lines, report = _run(launch)
-    assert lines == [*map(str, range(500)), "oops"]
-    assert report.exit_code == 4
-
-
-def test_other_hosts_report_their_last_lines():
-    lines, _ = _run(_python("[print(i) for i in range(900)]", rank=1))
-    assert lines[-LAST_LINES:] == [str(i) for i in range(900 - LAST_LINES, 900)]
+def test_host_0_reports_every_line_and_others_their_last():
+    code = "import sys; [print(i) for i in range(900)]; print('oops', file=sys.stderr); sys.exit(4)"
+    lines, report = _run(_python(code))
+    assert (lines, report.exit_code) == ([*map(str, range(900)), "oops"], 4)
+    assert _run(_python(code, rank=1))[0][-LAST_LINES:] == lines[-LAST_LINES:]
 
 
 def test_log_keeps_bytes_of_process_on_disk_and_in_object_store(tmp_path):
