@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk import Connection
 
 from tests.deployment.conftest import OTHER, SECRET
 from tests.support.http_server import serving
 from tests.support.shared_clusters import TOKEN, shared_cluster
+from tradewind.deployment.ray_connection import extras_of
 from tradewind.hooks.ray import RayHook
 from tradewind.ray_jobs.api import JobsApi
 from tradewind.ray_jobs.errors import BadAddressError, RayAuthenticationError, RayUnreachableError
@@ -213,6 +215,10 @@ def test_button_names_wrong_scheme_missing_and_foreign_server(connected: Any, se
         ("http://me:hunter2@10.0.0.2", {"port": 8265}, "its address has a user name, a query or a fragment"),
         ("http://10.0.0.2?a=hunter2", {"port": 8265}, "its address has a user name, a query or a fragment"),
         ("10.0.0.2:82:65", {"port": 8265}, "is no dashboard address"),
+        ("http://a\0b", {}, "is no dashboard address"),
+        ("http://a b", {}, "is no dashboard address"),
+        ("a" * 3000, {}, "is no dashboard address"),
+        ("a", {"slice_types": ["v4-9"] * 100}, "'slice_types' is ['v4-9', 'v4-9', "),
     ],
 )
 def test_fields_of_connection_make_one_address(
@@ -223,6 +229,19 @@ def test_fields_of_connection_make_one_address(
         assert hook.cluster().address == expected
     else:
         assert expected in (told := button(hook)) and "hunter2" not in told
+
+
+@pytest.mark.parametrize("extra", ["[1]", "5", "{", '{"a": ' + "1" * 5000 + "}", "[" * 9000, '{"a": ' * 9000])
+def test_extras_that_are_no_object_are_refused_by_connection(extra: str) -> None:
+    with pytest.raises(BadAddressError, match=r"Connection 'mine': its extra fields .* are no JSON object"):
+        extras_of(Connection(conn_id="mine", conn_type="ray", extra=extra))
+    for empty in (None, "", "{}", "null"):
+        assert extras_of(Connection(conn_id="mine", conn_type="ray", extra=empty)) == {}
+
+
+def test_region_and_bucket_that_are_no_text_are_refused(connected: Any) -> None:
+    with pytest.raises(BadAddressError, match=r"Connection 'mine': 'bucket' must be text, but is \['a', 'a', "):
+        connected("http://a:1", bucket=["a"] * 100).bucket()
 
 
 def test_button_names_wrong_token_source_and_address(connected: Any, token_file: Path) -> None:

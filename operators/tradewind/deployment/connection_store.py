@@ -20,7 +20,7 @@ from airflow.utils.session import create_session
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
-from tradewind.deployment.ray_connection import RayHook, address_of
+from tradewind.deployment.ray_connection import RayHook, address_of, extras_of
 from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.errors import FleetError
 from tradewind.steps import SecretReference
@@ -94,7 +94,7 @@ def write_connection(cluster: FleetCluster, address: str | None) -> None:
         extra, port = {}, None
         host, schema, login = address, None, None
         if row is not None:  # removed and added: Airflow's model would keep the former password
-            extra, login = row.extra_dejson, row.login
+            extra, login = extras_of(row), row.login
             if address is None:
                 host, schema, port = row.host, row.schema, row.port
             session.delete(row)
@@ -133,7 +133,7 @@ def _find_connection(conn_id: str) -> tuple[str, Connection | None]:
 def _state(found: Connection, source: str, cluster: FleetCluster) -> ConnectionState:
     if source:
         return ConnectionState.ELSEWHERE
-    is_own = found.extra_dejson.get(_MARK) == cluster.name
+    is_own = extras_of(found).get(_MARK) == cluster.name
     return ConnectionState.DIFFERS if is_own else ConnectionState.BY_HAND
 
 
@@ -143,7 +143,7 @@ def _differences(found: Connection, cluster: FleetCluster, address: str | None) 
     if address is not None and address_of(found) != address:  # an address is no secret, unless it holds a user
         shown = address_of(found) if found.host else ""
         yield FieldDifference("address", "(not shown)" if "@" in shown else shown, address)
-    extra, wanted = found.extra_dejson, cluster.connection_extra
+    extra, wanted = extras_of(found), cluster.connection_extra
     for name in ("region", "bucket", "slice_types", "token_secret"):
         actual, expected = _normal(name, extra.get(name)), _normal(name, wanted[name])
         if actual != expected:

@@ -33,7 +33,7 @@ from tradewind.ray_jobs.errors import (
     RayJobsError,
     RayUnreachableError,
 )
-from tradewind.steps import SecretReference
+from tradewind.steps import SecretReference, truncated_repr
 
 if TYPE_CHECKING:
     from tradewind.ray_jobs.client import RayJobs
@@ -61,11 +61,11 @@ def token_of(connection: Connection) -> str | None:
 
 def drop_cached_token(connection: Connection) -> bool:
     """Drop the refused token of ``connection`` from the cache; return whether fetching it again can help."""
-    return secret_tokens.forget(_text(connection.extra_dejson, "token_secret"))
+    return secret_tokens.forget(_text(extras_of(connection), "token_secret"))
 
 
 def _token(connection: Connection) -> str | None:
-    extra = connection.extra_dejson
+    extra = extras_of(connection)
     file, secret = _text(extra, "token_file"), _text(extra, "token_secret")
     subject = f"Connection {connection.conn_id!r}"
     if sum(map(bool, (connection.password, file, secret))) > 1:
@@ -77,6 +77,33 @@ def _token(connection: Connection) -> str | None:
     if secret:
         return _token_in_secret(secret, subject)
     return connection.password or None
+
+
+def extras_of(connection: Connection) -> dict[str, Any]:
+    """Return the extras of ``connection``, masked in logs from now on.
+
+    Raises:
+        BadAddressError: They are no JSON object, or hold a number that is too long.
+    """
+    try:
+        extra = connection.extra_dejson if json.loads(connection.extra or "{}") else {}
+    except (ValueError, RecursionError):
+        extra = None
+    if not isinstance(extra, dict):
+        raise BadAddressError(
+            f"Connection {connection.conn_id!r}: its extra fields (not shown, as they may hold a secret) are no JSON "
+            'object: write them as {"region": "us-central2"}.'
+        )
+    return extra
+
+
+def _text_extra(connection: Connection, name: str) -> str | None:
+    value = extras_of(connection).get(name)
+    if value is not None and not isinstance(value, str):
+        raise BadAddressError(
+            f"Connection {connection.conn_id!r}: {name!r} must be text, but is {truncated_repr(value)}."
+        )
+    return value
 
 
 def _text(extra: Mapping[str, Any], name: str) -> str:
@@ -215,12 +242,12 @@ class RayHook(BaseHook):
 
     def bucket(self) -> str | None:
         """Return the bucket that the cluster's connection names, if any."""
-        return self._described().extra_dejson.get("bucket")
+        return _text_extra(self._described(), "bucket")
 
     def region(self) -> str | None:
         """Return the region that the cluster's connection names; None also without a connection."""
         try:
-            return self._described().extra_dejson.get("region")
+            return _text_extra(self._described(), "region")
         except BadAddressError:  # connecting to the cluster reports it
             return None
 
@@ -317,7 +344,7 @@ def cluster_of(connection: Connection) -> RayCluster:
             f"Connection {connection.conn_id!r}: its host names port {named}, and its port field "
             f"{connection.port}: empty one of them."
         )
-    verify = _verify(connection.extra_dejson, connection.conn_id)
+    verify = _verify(extras_of(connection), connection.conn_id)
     RayCluster(connection.conn_id, address)  # an invalid address is reported first
     return RayCluster(connection.conn_id, address, token_of(connection), verify)
 
@@ -354,12 +381,13 @@ def _verify(extra: Mapping[str, Any], conn_id: str) -> bool | str:
 
 
 def _slice_types(connection: Connection) -> tuple[str, ...]:
-    given = connection.extra_dejson.get("slice_types") or []
+    given = extras_of(connection).get("slice_types") or []
     names = given.split(",") if isinstance(given, str) else given
     try:
         return tuple(slice_type(str(name).strip()).name for name in names if str(name).strip())
     except (UnknownSliceTypeError, TypeError) as error:
-        raise BadAddressError(f"Connection {connection.conn_id!r}: 'slice_types' is {given!r}: {error}") from error
+        shown = truncated_repr(given)
+        raise BadAddressError(f"Connection {connection.conn_id!r}: 'slice_types' is {shown}: {error}") from error
 
 
 def _of_type_ray(connection: Connection) -> Connection:
@@ -383,7 +411,7 @@ def synthetic_connection(cluster: FleetCluster, conn_id: str) -> Connection:
 
 def _with_address(connection: Connection) -> Connection:
     """Return ``connection``; a fleet cluster's connection without a host gets the head's present address."""
-    name = connection.extra_dejson.get("fleet_cluster")
+    name = extras_of(connection).get("fleet_cluster")
     if connection.host or not name:
         return connection
     cluster = fleet_cluster(str(name))

@@ -101,8 +101,11 @@ def read_token_file(file: str | Path) -> str:
         BadTokenFileError: Users other than its owner can access it, or it holds no valid token.
         OSError: The file cannot be read.
     """
-    with open(file, "rb") as opened:
-        mode = stat.S_IMODE(os.fstat(opened.fileno()).st_mode)
+    with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
+        found = os.fstat(opened.fileno()).st_mode
+        if not stat.S_ISREG(found):
+            raise BadTokenFileError("is no regular file.")
+        mode = stat.S_IMODE(found)
         if mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise BadTokenFileError(
                 f"is accessible to users other than its owner (mode {mode:04o}): run 'chmod 600' on it."
