@@ -1,126 +1,132 @@
-"""Compare the values that two runs of the same statements give a name.
+"""Compare a value of a file with those that two runs of the statements behind it give.
 
-Plain data, containers, classes and data objects are compared by content, functions by name. Other objects count as the
-same, since their state may differ from run to run.
+Values are compared by their type and their parts, never by a method of their own such as ``__eq__``: by the items of
+plain data, by what a function or a class consists of, else by what ``pickle`` would store. A part that differs between
+the two runs is made anew each time, so any other value of its kind counts as the same.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import datetime
+import pickle
 import re
 import types
-from collections import deque
-from collections.abc import Iterable
-from decimal import Decimal
+import warnings
 from enum import Enum
-from pathlib import PurePath
-from typing import Any
+from itertools import chain
+from typing import Any, Final
 
-_PLAIN = (
-    str, bytes, bytearray, int, float, complex, bool, types.NoneType, PurePath, datetime.date, datetime.time,
-    datetime.timedelta, datetime.tzinfo, Decimal, range, re.Pattern,
-)  # fmt: skip
-_FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType)
-_COMPARED = (*_PLAIN, list, tuple, deque, set, frozenset, dict, types.SimpleNamespace)
-_MAX_DEPTH = 40
+_SCALARS: Final = (types.NoneType, bool, int, float, complex, str, bytes, types.EllipsisType)
+DEFINED: Final = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, Enum, re.Pattern)
+_MAX_OBJECTS: Final = 1_000_000
+_ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")
 
 
-class ValueComparison:
-    """Comparison of two values that two runs of the same statements made; what it does not know counts as the same.
+class Verdict(Enum):
+    SAME = "same"
+    UNKNOWN = "unknown"
+    """A part cannot be compared, such as a lock or an open file."""
+    OTHER = "other"
 
-    Args:
-        module: The module of the file.
-        defined: The classes that the slice defines.
+
+def is_fixed(value: Any) -> bool:
+    """Whether the value has no parts that could change."""
+    return type(value) in _SCALARS or (type(value) in (tuple, frozenset) and not value)
+
+
+def compare(actual: Any, one: Any, two: Any, module: str) -> tuple[Verdict, list[Any]]:
+    """Compare ``actual`` with what the two runs gave; also return the objects that the runs share with the file.
+
+    What classes of ``module``, the file's, keep from ``pickle`` counts too.
     """
-
-    def __init__(self, module: str, defined: Iterable[str]) -> None:
-        self._module = module
-        self._defined = set(defined)
-        self._seen: set[tuple[int, int]] = set()
-
-    def is_same(self, one: Any, other: Any) -> bool:
-        try:
-            return self._same(one, other, 0)
-        except Exception:  # by a method of the value's class
-            return True
-
-    def _same(self, one: Any, other: Any, depth: int) -> bool:
-        if one is other or depth > _MAX_DEPTH or (id(one), id(other)) in self._seen:
-            return True
-        kind = self._kind(one)
-        kind_of_other = self._kind(other)
-        if not kind or not kind_of_other:
-            return not {kind, kind_of_other} & {"plain", "list", "set", "dict"}
-        if kind != kind_of_other:
-            return False
-        if kind == "function":
-            return _name_of(one) == _name_of(other)
-        if kind != "class" and type(one).__qualname__ != type(other).__qualname__:
-            return False
-        if kind == "plain":
-            return _is_equal(one, other)
-        if kind == "enum":
-            return bool(one.name == other.name)
-        self._seen.add((id(one), id(other)))
-        return self._same_parts(kind, one, other, depth + 1)
-
-    def _kind(self, value: Any) -> str:
-        if isinstance(value, type):
-            return "class"
-        if isinstance(value, _FUNCTIONS):
-            return "function"
-        kinds: dict[str, Any] = {
-            "enum": Enum,
-            "plain": _PLAIN,
-            "list": (list, tuple, deque),
-            "set": (set, frozenset),
-            "dict": dict,
-        }
-        for kind, classes in kinds.items():
-            if isinstance(value, classes):
-                return kind
-        made_here = type(value).__module__ == self._module and type(value).__name__ in self._defined
-        is_data = dataclasses.is_dataclass(value) or isinstance(value, types.SimpleNamespace)
-        return "instance" if made_here or is_data else ""
-
-    def _same_parts(self, kind: str, one: Any, other: Any, depth: int) -> bool:
-        if kind == "list":
-            return len(one) == len(other) and all(self._same(*pair, depth) for pair in zip(one, other, strict=True))
-        if kind == "set":
-            return len(one) == len(other) and _plain_of(one) == _plain_of(other)
-        if kind == "dict":
-            pairs = zip(one.items(), other.items(), strict=True)
-            return len(one) == len(other) and all(self._same(*pair, depth) for pair in pairs)
-        if kind == "class":
-            return one.__qualname__ == other.__qualname__ and self._same_parts(
-                "dict", _constants(one), _constants(other), depth
-            )
-        return self._same_parts("dict", _fields(one), _fields(other), depth)
+    verdict = Verdict.SAME
+    shared = [actual] if actual is one else []
+    seen: dict[tuple[int, int], tuple[Any, Any]] = {}  # keeps the objects, so that no id stands for two of them
+    pending = [whole := (actual, one, two)]
+    while pending:
+        three = actual, one, two = pending.pop()
+        if actual is one:
+            if not isinstance(actual, DEFINED):
+                shared.append(actual)
+            continue
+        if not is_fixed(actual):
+            key = id(actual), id(one)
+            if key in seen or _is_flat_and_same(actual, one):
+                continue
+            seen[key] = actual, one
+        if isinstance(actual, type) and three is not whole:  # its own name is compared by itself
+            actual, one, two = (_name_of(each) if isinstance(each, type) else each for each in three)
+        (kind, parts), (kind_of_one, parts_of_one), (kind_of_two, parts_of_two) = (
+            _taken_apart(each, module) for each in (actual, one, two)
+        )
+        if kind_of_one != kind_of_two or _length(parts_of_one) != _length(parts_of_two):
+            verdict = verdict if is_fixed(one) else Verdict.UNKNOWN
+        elif kind != kind_of_one or _length(parts) != _length(parts_of_one):
+            return Verdict.OTHER, shared
+        elif parts is None or parts_of_one is None or parts_of_two is None or len(seen) > _MAX_OBJECTS:
+            verdict = Verdict.UNKNOWN
+            shared.append(whole[0])
+        else:
+            pending += zip(parts, parts_of_one, parts_of_two, strict=True)
+    return verdict, shared
 
 
-def _is_equal(one: Any, other: Any) -> bool:
+def _length(parts: list[Any] | None) -> int:
+    return -1 if parts is None else len(parts)
+
+
+def _is_flat_and_same(actual: Any, one: Any) -> bool:
+    """Whether both hold the same plain values only, which is known soon even if there are millions."""
+    if type(actual) not in (list, tuple, dict) or type(one) is not type(actual) or len(actual) != len(one):
+        return False
+    items = chain(actual, actual.values()) if isinstance(actual, dict) else actual
+    return all(type(item) in _SCALARS for item in items) and pickle.dumps(actual) == pickle.dumps(one)
+
+
+def _taken_apart(value: Any, module: str) -> tuple[Any, list[Any] | None]:
+    """Return what distinguishes the value from others of its size, and its parts; None if they are not known."""
+    kind = _name_of(type(value))
     try:
-        return bool(one == other or (one != one and other != other))  # NaN
-    except Exception:
-        return True
+        return _parts(value, kind, module)
+    except Exception:  # by a method of its class, or since nothing can be known of it
+        return kind, None
 
 
-def _plain_of(values: Iterable[Any]) -> set[Any]:
-    return {value for value in values if isinstance(value, _PLAIN) and value == value}
+def _parts(value: Any, kind: str, module: str) -> tuple[Any, list[Any] | None]:
+    if type(value) in _SCALARS:
+        return (kind, repr(value) if isinstance(value, (float, complex)) else value), []
+    if type(value) in (list, tuple):
+        return kind, list(value)
+    if type(value) in (dict, types.MappingProxyType):
+        return kind, [part for item in value.items() for part in item]
+    if type(value) in (set, frozenset):
+        return kind, None if _ADDRESS.search(repr(value)) else sorted(value, key=repr)
+    if isinstance(value, type):
+        members = [(name, member) for name, member in vars(value).items() if _counts(name, member)]
+        return (kind, _name_of(value)), [part for item in members for part in item]
+    if isinstance(value, types.FunctionType):
+        cells = [cell.cell_contents for cell in value.__closure__ or ()]
+        code = value.__code__
+        place = code.co_name, max(line for *_, line in code.co_lines() if line is not None)
+        return (kind, *place), [value.__defaults__, value.__kwdefaults__, vars(value), *cells]
+    if isinstance(value, types.GeneratorType):
+        frame = value.gi_frame
+        return (kind, frame and frame.f_lasti), [dict(frame.f_locals)] if frame else []
+    if isinstance(value, Enum):
+        return (kind, value.name), [vars(value)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # iterators of some Pythons
+        reduced = value.__reduce_ex__(4)
+    if isinstance(reduced, str):  # found by its name
+        return (kind, reduced), [getattr(value, "__dict__", None)]
+    hidden = object.__getstate__(value) if type(value).__module__ == module else None
+    return kind, [hidden, *reduced[:3], *(list(items) for items in reduced[3:5] if items is not None)]
 
 
-def _name_of(function: Any) -> str:
-    return str(getattr(function, "__qualname__", getattr(function, "__name__", "")))
+def _counts(name: str, member: Any) -> bool:
+    """Whether a member of a class can change what its users get; annotations are texts in one of the runs."""
+    is_own = name.startswith("__") and name.endswith("__") or name == "_abc_impl"
+    return isinstance(member, types.FunctionType) if is_own else True
 
 
-def _constants(class_: type) -> dict[str, Any]:
-    members = vars(class_).items()
-    return {name: value for name, value in members if not name.startswith("__") and isinstance(value, _COMPARED)}
-
-
-def _fields(instance: Any) -> dict[str, Any]:
-    found = getattr(instance, "__dict__", None)
-    if found is None and dataclasses.is_dataclass(instance):
-        found = {field.name: getattr(instance, field.name, None) for field in dataclasses.fields(instance)}
-    return dict(found or {})
+def _name_of(named: Any) -> str:
+    return f"{named.__module__}.{named.__qualname__}"

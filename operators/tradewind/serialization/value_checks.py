@@ -1,0 +1,183 @@
+"""Refuse a function of a DAG file if what travels with it gives a name another value than it has there.
+
+The statements run here, apart from the file, and the values are compared. A value that cannot be compared is refused if
+the file mentions it elsewhere; an object that the file shares with other modules, if another statement changes it.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import inspect
+import sys
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from tradewind.serialization.errors import SpecError
+from tradewind.serialization.file_statements import (
+    DEFINITIONS,
+    FileStatements,
+    code_of,
+    decorators_of,
+    imported_by,
+    names_in,
+    texts_in,
+    words_in,
+)
+from tradewind.serialization.value_comparison import DEFINED, Verdict, compare, is_fixed
+
+_CHANGING_METHODS: Final = frozenset({
+    "add", "append", "appendleft", "clear", "difference_update", "discard", "extend", "extendleft", "fill", "insert",
+    "intersection_update", "manual_seed", "move_to_end", "pop", "popitem", "popleft", "remove", "reverse", "rotate",
+    "seed", "setdefault", "sort", "subtract", "symmetric_difference_update", "update",
+})  # fmt: skip
+_CLOCKS: Final = frozenset({"ctime", "gmtime", "localtime", "now", "strftime", "time", "time_ns", "today", "utcnow"})
+_MISSING: Final = object()
+
+
+class _Change(NamedTuple):
+    """A statement's change of an object in place, such as of ``A.b`` by ``A.b["x"] = 1``.
+
+    Attributes:
+        place: The object.
+        words: The attributes in ``place``, or the name of an environment variable.
+        line: The line of the change.
+    """
+
+    place: ast.expr
+    words: set[str]
+    line: int
+
+
+def refuse_other_values(
+    file: FileStatements, what: str, statements: Sequence[ast.stmt], function: types.FunctionType
+) -> None:
+    """Refuse the slice ``statements`` if it gives a name another value than it has in the file.
+
+    Raises:
+        SpecError: It does, or may do so; the message has the name and the line.
+    """
+    actual = {**function.__globals__, function.__name__: function}
+    module, elsewhere = function.__module__, _statements_elsewhere(file, statements)
+    changes = list(_changes_in(elsewhere, file.bindings))
+    names = [node for each in elsewhere for node in ast.walk(each) if isinstance(node, ast.Name)]
+    imported = {name for each in statements for node in ast.walk(each) for name in imported_by(node)}
+    shared = {id(sys.modules[name]): name for name in imported & sys.modules.keys()}
+    one, two = _Run(file, actual, statements), None
+    lines = {name: each.lineno for each in statements for name in file.names_of(each).bound if not file.is_task(each)}
+    for name, line in {**lines, function.__name__: function.__code__.co_firstlineno}.items():
+        value, given = actual.get(name, _MISSING), one.value_of(name)
+        if value is function and callable(given):
+            given = inspect.unwrap(given)
+        verdict, same = (Verdict.UNKNOWN, [value]) if name in one.failed else compare(value, given, given, module)
+        if verdict is Verdict.OTHER:
+            two = two or _Run(file, actual, statements)
+            verdict, same = compare(value, given, two.value_of(name), module)
+        shared.update((id(each), name) for each in same if not is_fixed(each))
+        mentions = [node.lineno for node in names if node.id == name]
+        if verdict is Verdict.OTHER and not _reads_clock(file, name):
+            found = [each.line for each in changes if name in names_in(each.place)] or mentions
+            hint = f" (line {min(found)} may change it)" if found else ""
+            raise SpecError(
+                f"{what} uses {name!r}, which has another value in the DAG file than line {line} gives it{hint}: set "
+                "its value where it is defined, or pass it as an argument."
+            )
+        if verdict is not Verdict.SAME and mentions and not isinstance(value, DEFINED) and not is_fixed(value):
+            raise _refusal(what, name, min(mentions))
+    used = set[str]().union(*map(words_in, statements), *map(texts_in, statements))
+    for change in changes:
+        owners = _objects(change.place, actual)
+        for owner in owners:
+            if id(owner) in shared and (owner is owners[-1] or used >= change.words):
+                raise _refusal(what, shared[id(owner)], change.line)
+
+
+def _refusal(what: str, name: str, line: int) -> SpecError:
+    return SpecError(
+        f"{what} uses {name!r}, and line {line} may change it, which has no effect on the cluster: make the change "
+        "inside the function, or pass what it needs as an argument."
+    )
+
+
+class _Run:
+    """What names get when the statements run apart from the file; those of a statement that fails are ``failed``."""
+
+    def __init__(self, file: FileStatements, actual: dict[str, Any], statements: Sequence[ast.stmt]) -> None:
+        self.failed: set[str] = set()
+        self._values: dict[str, Any] = {"__name__": actual.get("__name__"), "__doc__": None}
+        for statement in statements:
+            running = [] if isinstance(statement, DEFINITIONS) else [statement]
+            roots = {name for change in _changes_in(running) for name in names_in(change.place)}
+            try:
+                if any(self.value_of(root) is actual.get(root) for root in roots):
+                    raise ValueError  # it would change another module's object once more
+                exec(code_of(file.without_airflow(statement), "<slice>"), self._values)
+            except (Exception, SystemExit):  # the cluster reports it
+                self.failed |= file.names_of(statement).bound
+
+    def value_of(self, name: str) -> Any:
+        return self._values.get(name, _MISSING)
+
+
+def _statements_elsewhere(file: FileStatements, statements: Sequence[ast.stmt]) -> list[ast.stmt]:
+    """Return what runs when the file is loaded but not with ``statements``, and the definitions that this calls."""
+    inside = {id(each) for statement in statements for each in ast.walk(statement)}
+    outside = [each for each in file.statements if id(each) not in inside]
+    found = [each for each in outside if not isinstance(each, (*DEFINITIONS, ast.With))]
+    called = [node.func for each in found for node in ast.walk(each) if isinstance(node, ast.Call)]
+    called += [decorator for each in outside for decorator in decorators_of(file.without_airflow(each))]
+    names = {name for each in called for name in names_in(each)}
+    definitions = [each for name in names for each in file.bindings.get(name, ()) if isinstance(each, DEFINITIONS)]
+    return found + [each for each in definitions if not file.is_task(each)]
+
+
+def _changes_in(
+    statements: Iterable[ast.stmt], called: Mapping[str, Sequence[ast.stmt]] = types.MappingProxyType({})
+) -> Iterator[_Change]:
+    """Yield the changes in the statements; a call of a function in ``called`` changes what its parameters change."""
+    for node in (node for each in statements for node in ast.walk(each) if isinstance(node, (ast.expr, ast.stmt))):
+        if (place := _changed_by(node)) is not None:
+            keys = [node.slice] if isinstance(node, ast.Subscript) else getattr(node, "args", [])[:1]
+            attributes, texts = words_in(place) - names_in(place), set[str]().union(*map(texts_in, keys))
+            yield _Change(place, texts if "environ" in attributes and texts else attributes, node.lineno)
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+            continue
+        for function in called.get(node.func.id, ()):
+            if isinstance(function, ast.FunctionDef):
+                inner = {name for each in _changes_in(function.body) for name in names_in(each.place)}
+                parameters = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
+                given = zip(parameters, node.args, strict=False)
+                yield from (_Change(value, set(), node.lineno) for name, value in given if name in inner)
+
+
+def _changed_by(node: ast.AST) -> ast.expr | None:
+    """Return the object that a part of a statement changes by itself."""
+    if isinstance(node, (ast.Attribute, ast.Subscript)):
+        return None if isinstance(node.ctx, ast.Load) else node.value
+    if isinstance(node, ast.AugAssign):
+        return node.target
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return node.func.value if node.func.attr in _CHANGING_METHODS else None
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
+        return node.args[0] if node.func.id in ("setattr", "delattr", "next") else None
+    return None
+
+
+def _objects(place: ast.expr, actual: dict[str, Any]) -> list[Any]:
+    """Return the objects of ``A``, ``A.b`` and ``A.b["x"]``, as far as they are known without calling anything."""
+    if isinstance(place, ast.Name):
+        return [actual[place.id]] if place.id in actual else []
+    if not isinstance(place, (ast.Attribute, ast.Subscript)) or not (found := _objects(place.value, actual)):
+        return []
+    with contextlib.suppress(Exception):
+        if isinstance(place, ast.Attribute):
+            return [*found, vars(found[-1])[place.attr]]
+        if type(found[-1]) in (dict, list, tuple) and isinstance(place.slice, ast.Constant):
+            return [*found, found[-1][place.slice.value]]
+    return [*found, None]
+
+
+def _reads_clock(file: FileStatements, name: str) -> bool:
+    bindings = (each for needed in file.reached(name) for each in file.bindings.get(needed, ()))
+    return any(not _CLOCKS.isdisjoint(words_in(each)) for each in bindings)
