@@ -120,6 +120,7 @@ BAD = [
     ("capacity: spot\n", "11: cluster here, capacity: 'spot' is none of preemptible, reserved, best_effort: "),
     ("capacity: preemptable\n", "did you mean preemptible?"),
     ("environment: {1A: s}\n", "11: cluster here, environment.1A: '1A' does not go here: write the name of a variable"),
+    ("environment: {LD_AUDIT: s}\n", "environment.LD_AUDIT: 'LD_AUDIT' does not go here: write the name of a variable"),
     ("environment: {A: gs://b}\n", "11: cluster here, environment.A: the value (not shown) does not go here: write"),
     ("token_secret: hunter/2\n", "11: cluster here, token_secret: the value (not shown) does not go here: write the"),
     ("head_service_account: me@x.org\n", "11: cluster here, head_service_account: 'me@x.org' does not go here: write"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import socket
 import ssl
@@ -210,6 +211,8 @@ class RayJobs:
         bundle = self.cluster.verify
         try:
             if isinstance(bundle, str):
+                if not os.path.isfile(bundle):  # a named pipe would be waited for
+                    raise FileNotFoundError(bundle)
                 ssl.create_default_context(cafile=bundle)
         except OSError:  # includes SSLError
             raise RayTlsError(

@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from tradewind.storage.bounded_read import SMALL, read_local
+
 CONTROL_FILE: Final = "control.json"
 _TIMEOUT_S: Final = 120.0
 
@@ -38,16 +40,18 @@ class RehearsalControl:
         """
         file = folder / CONTROL_FILE
         try:
-            with file.open() as opened:
-                mode = stat.S_IMODE(os.fstat(opened.fileno()).st_mode)
-                fields = json.load(opened)
+            mode, content = stat.S_IMODE(os.stat(file).st_mode), read_local(file, SMALL)
+            if content.flaw is not None:
+                raise ValueError(content.flaw)
+            fields = json.loads(content.text)
+            control = cls(fields["url"], fields["token"])
         except FileNotFoundError:
             raise RehearsalControlError(f"No rehearsal is up in {folder}: start one with 'rehearse up'.") from None
-        except (OSError, ValueError) as error:
-            raise RehearsalControlError(f"{file} cannot be read: {error}.") from None
+        except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+            raise RehearsalControlError(f"{file} cannot be read ({error}): run 'rehearse down' and 'up'.") from None
         if mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise RehearsalControlError(f"{file} is accessible to other users: run 'chmod 600' on it.")
-        return cls(fields["url"], fields["token"])
+        return control
 
     def to_json(self) -> str:
         """Serialize for ``of_folder``."""
