@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 
 from tests.acceptance import parts
 from tests.acceptance.parts import CODE, Config, calls, ran, run, step
-from tradewind.local import step as local_step
 from tradewind.local.run import ExperimentFailedError
 from tradewind.local.step import FunctionFailedError, LocalStepFailedError
 from tradewind.serialization.spec import encode_resources, step_spec
@@ -104,17 +102,3 @@ def test_dead_driver_fails_step_without_delaying_next_run(store: Path, log: str)
             run([kill], store)
         assert "its driver ended with signal SIGKILL" in str(caught.value.__cause__)
         assert len(calls(log)) == attempt
-
-
-def test_waiting_run_repeats_its_notice(
-    store: Path, log: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(local_step, "POLL_S", 0.05)
-    monkeypatch.setattr(local_step, "NOTICE_INTERVAL_S", 0.2)
-    slow = step("slow", parts.work_a_while, log=log)
-    with ThreadPoolExecutor() as pool:
-        for done in [pool.submit(run, [slow], store) for _ in range(2)]:
-            done.result()
-    said = [line for line in capsys.readouterr().out.splitlines() if "attempt 1 of" in line]
-    assert len(said) >= 3
-    assert len(calls(log)) == 1

@@ -16,7 +16,7 @@ import pytest
 from aiohttp import ClientSession, WSServerHandshakeError, web
 from aiohttp.test_utils import TestServer
 
-from benchmarks.airflow.dags import EMPTY, EXPERIMENT, ONE_CALL, SELF_CHECK
+from benchmarks.airflow.dags import EMPTY, EXPERIMENT, SELF_CHECK
 from benchmarks.airflow.runs import Case, check
 from benchmarks.fleet.rounds import KINDS, WAYS, ZONES, Round, measure
 from benchmarks.graphs import SHAPES, last_steps, steps_of
@@ -24,7 +24,6 @@ from benchmarks.harness import Goal, at_most, bench
 from benchmarks.jobs import follow, ids, lines, logs, printer, proxy
 from benchmarks.outputs import experiment_of, finished_files, write
 from benchmarks.plans.costs import read_bare
-from benchmarks.plans.runs import airflows
 from benchmarks.pods.driver import OURS, PEER
 from benchmarks.pods.function import train
 from benchmarks.pods.measurements import Recovery, median_step, read_marks, recovery_of
@@ -87,15 +86,6 @@ def test_run_without_the_measured_behaviour_is_rejected() -> None:
             check(Case(kind, "fan", 1), "success", states)
     with pytest.raises(RuntimeError, match="it was running"):
         check(Case(SELF_CHECK, "fan", 2), "running", {"one": "failed", "two": None})
-
-
-def test_case_that_outlives_its_timeout_gets_its_own_airflow() -> None:
-    first, *others = airflows(1_000, 500, 2)
-    assert [case.kind for case in first] == [EXPERIMENT] * 4 + [EXPERIMENT, ONE_CALL] * 2
-    assert [case.count for case in first] == [500] * 4 + [1_000] * 4
-    assert [[(case.kind, case.count) for case in cases] for cases in others] == [[(SELF_CHECK, 500)]] * 2
-    every = sum(others, first)
-    assert len({case.dag_id for case in every}) == len(set(every)) == 6
 
 
 # ---- pods

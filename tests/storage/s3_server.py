@@ -1,4 +1,7 @@
-"""S3 server on the loopback for s3fs; it enforces ``If-Match`` and ``If-None-Match``, which some real stores ignore."""
+"""S3 server on the loopback for s3fs; it enforces each ``If-Match`` and ``If-None-Match``.
+
+With ``keeps_conditions`` off it ignores them, as some real stores do.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +33,7 @@ class LocalS3(LoopbackServer):
 
     def __init__(self) -> None:
         super().__init__()
+        self.keeps_conditions = True
         self.ignores: frozenset[str] = frozenset()
         """Conditional headers that the server ignores if the object exists."""
         self.buckets: dict[str, dict[str, S3Object]] = {}
@@ -70,11 +74,11 @@ class LocalS3(LoopbackServer):
     def _put(self, call: HttpRequest, objects: dict[str, S3Object], key: str) -> Answer:
         found = objects.get(key)
         wanted = call.headers.get("If-Match")
-        about = "If-Match" if wanted else "If-None-Match"
-        if wanted is not None and found is None:
+        if self.keeps_conditions and wanted is not None and found is None:
             return self.refusal("write", 404, "The specified key does not exist.")
         is_another = found is not None and (found.etag != wanted if wanted else "If-None-Match" in call.headers)
-        if is_another and about not in self.ignores:
+        about = "If-Match" if wanted else "If-None-Match"
+        if self.keeps_conditions and is_another and about not in self.ignores:
             return self.refusal("write", 412, "A pre-condition did not hold", condition=about)
         if source := unquote(call.headers.get("x-amz-copy-source", "")):
             bucket, _, name = source.lstrip("/").partition("/")
@@ -88,7 +92,7 @@ class LocalS3(LoopbackServer):
         for wanted in re.findall(r"<Object>(.*?)</Object>", call.body.decode(), re.DOTALL):
             key, etag = (_element(wanted, name) for name in ("Key", "ETag"))
             found = objects.get(key)
-            if etag and found is not None and found.etag != etag:
+            if self.keeps_conditions and etag and found is not None and found.etag != etag:
                 result += f"<Error><Key>{escape(key)}</Key><Code>PreconditionFailed</Code></Error>"
             else:
                 objects.pop(key, None)

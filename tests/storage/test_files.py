@@ -1,7 +1,9 @@
-"""Writes to a store are atomic, one of many processes creates an object, and reads and copies are whole or refused."""
+"""Writes to a store are atomic, one of many processes creates an object, and reads, copies and lists are whole."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import multiprocessing
 import os
 import resource
@@ -12,16 +14,25 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from fsspec.core import url_to_fs
 
 from tests.storage.s3_server import LocalS3, S3Object
 from tradewind.datasets.files import atomic_writer
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.cloud.loopback_server import Answer, HttpRequest
+from tradewind.storage.backends import StoreRefusedError
 from tradewind.storage.bounded_read import Content, read_local
 from tradewind.storage.copying import CopyRefusedError, DamagedCopyError, TargetOccupiedError, copy_file
 from tradewind.storage.errors import LeaseLostError, StoreUnavailableError
 from tradewind.storage.files import create_text, list_names, read_text, write_text
-from tradewind.storage.trees import StoredFile, list_files, remove_files
+from tradewind.storage.trees import (
+    StoredFile,
+    list_files,
+    read_files,
+    reads_without_request,
+    remove_files,
+    stored_checksum,
+)
 
 
 def test_written_text_is_read_and_missing_one_is_none(any_folder: str) -> None:
@@ -116,7 +127,7 @@ def test_local_file_that_is_no_small_text_has_a_flaw(tmp_path: Path) -> None:
 # ---- copies, complete and correct or none
 
 
-def put(folder: str, text: str) -> StoredFile:
+def put_source(folder: str, text: str) -> StoredFile:
     """Write the file to copy, and return its listing."""
     write_text(f"{folder}/from/x", text)
     return listed(f"{folder}/from")
@@ -133,12 +144,12 @@ def copy(folder: str, file: StoredFile, to: str, check: Callable[[], object] = l
 
 @pytest.mark.slow
 def test_copy_leaves_no_temporary_file(any_folder: str) -> None:
-    copy(any_folder, put(any_folder, "text"), any_folder)
+    copy(any_folder, put_source(any_folder, "text"), any_folder)
     assert [(file.path, file.size) for file in list_files(any_folder)] == [("from/x", 4), ("out/x", 4)]
 
 
 def test_aborted_copy_leaves_nothing(any_folder: str) -> None:
-    file, checks = put(any_folder, "x" * (3 << 20)), []
+    file, checks = put_source(any_folder, "x" * (3 << 20)), []
 
     def abort() -> None:
         checks.append(1)
@@ -151,7 +162,7 @@ def test_aborted_copy_leaves_nothing(any_folder: str) -> None:
 
 
 def test_copy_refuses_changed_source_and_occupied_target(gcs: LocalCloudStorage, gs_folder: str) -> None:
-    first, second = put(gs_folder, "first"), put(gs_folder, "other")
+    first, second = put_source(gs_folder, "first"), put_source(gs_folder, "other")
     with pytest.raises(CopyRefusedError, match="has changed, or is gone"):
         copy(gs_folder, first, gs_folder)
     write_text(f"{gs_folder}/out/x", "theirs")
@@ -165,7 +176,7 @@ def test_copy_refuses_changed_source_and_occupied_target(gcs: LocalCloudStorage,
 
 @pytest.mark.slow
 def test_copy_with_lost_response_is_recognized(gcs: LocalCloudStorage, gs_folder: str) -> None:
-    file = put(gs_folder, "text")
+    file = put_source(gs_folder, "text")
     gcs.lost_answers = 1
     copy(gs_folder, file, gs_folder)
     assert gcs.lost_answers == 0
@@ -175,7 +186,7 @@ def test_copy_with_lost_response_is_recognized(gcs: LocalCloudStorage, gs_folder
 def test_lost_upload_is_store_error_and_not_missing_source(
     gcs: LocalCloudStorage, gs_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, answer = put(str(tmp_path), "text"), gcs.answer
+    file, answer = put_source(str(tmp_path), "text"), gcs.answer
 
     def refuse_parts(call: HttpRequest) -> Answer:
         return gcs.refusal("write", 404, "No such upload.") if "upload_id" in call.query else answer(call)
@@ -188,7 +199,7 @@ def test_lost_upload_is_store_error_and_not_missing_source(
 def test_multi_step_store_copy_is_awaited_until_complete(
     gcs: LocalCloudStorage, gs_folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = put(gs_folder, "0123456789")
+    file = put_source(gs_folder, "0123456789")
     monkeypatch.setattr(gcs, "rewrite_bytes", 4)
     copy(gs_folder, file, gs_folder)
     assert gcs.requests["copy"] == 3
@@ -198,7 +209,7 @@ def test_multi_step_store_copy_is_awaited_until_complete(
 def test_corrupted_bytes_in_target_store_are_detected(
     s3: LocalS3, s3_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = put(str(tmp_path), "text")
+    file = put_source(str(tmp_path), "text")
     bucket = s3_folder.removeprefix("s3://").partition("/")[0]
 
     class Lying(dict[str, S3Object]):
@@ -211,3 +222,111 @@ def test_corrupted_bytes_in_target_store_are_detected(
     with pytest.raises(DamagedCopyError, match=r"The copy of x was written with md5:.* and is md5:.* in its store"):
         copy(str(tmp_path), file, s3_folder)
     assert not s3.buckets[bucket]
+
+
+# ---- files below a folder, the same on every store
+
+
+@pytest.fixture
+def folder(any_folder: str) -> str:
+    return f"{any_folder}/out"
+
+
+def put(folder: str, texts: dict[str, str]) -> None:
+    for path, text in texts.items():
+        write_text(f"{folder}/{path}", text)
+
+
+def md5(text: str) -> str:
+    return f"md5:{hashlib.md5(text.encode()).hexdigest()}"
+
+
+def test_folder_listing_returns_all_paths_with_sizes(folder: str) -> None:
+    paths = ["a-1", "a/.hidden", "a/deep/x.json", "b", "é [1]*"]
+    put(folder, dict(zip(paths, paths, strict=True)))
+    put(f"{folder}er", {"beside": "not below"})
+    assert [(file.path, file.size) for file in list_files(folder)] == [(path, len(path.encode())) for path in paths]
+    assert list_files(f"{folder}/") == list_files(folder)
+
+    assert list_files(f"{folder}/nowhere") == list_files(f"{folder}/b") == []
+
+
+def test_reading_files_returns_their_present_content(folder: str) -> None:
+    put(folder, {"a": "one", "b": "x" * 3_000_000})
+    listed = [*list_files(folder), StoredFile("gone since", 3)]
+    put(folder, {"a": "other"})
+    assert read_files(folder, listed) == [
+        StoredFile("a", 5, md5("other")),
+        StoredFile("b", 3_000_000, md5("x" * 3_000_000)),
+    ]
+
+
+def test_removal_uses_exact_names_and_skips_missing_files(folder: str) -> None:
+    put(folder, dict.fromkeys(("a", "b/c", "b/d", "[ab]", "b/*"), "text"))
+    remove_files(folder, ["[ab]", "b/*", "b/c", "b/nothing"])
+    assert [file.path for file in list_files(folder)] == ["a", "b/d"]
+    remove_files(folder, ["b/*", "b/c"])
+    remove_files(folder, [])
+    assert [file.path for file in list_files(folder)] == ["a", "b/d"]
+
+
+@pytest.mark.slow
+def test_cloud_listing_returns_checksums_and_pages_without_reads(cloud: LocalCloudStorage) -> None:
+    fs, name = url_to_fs("gs://bucket/many")
+    fs.pipe({f"{name}/{number:04}": b"x" for number in range(2500)})
+    fs.pipe_file(f"{name}/folder/", b"")  # the cloud console makes folders like this
+    cloud.requests.clear()
+    assert list_files("gs://bucket/many") == [StoredFile(f"{number:04}", 1, md5("x")) for number in range(2500)]
+    assert {*cloud.requests} == {"list"} and cloud.requests["list"] <= 3
+    put("gs://bucket/many", {"late": "y"})
+    assert "late" in {file.path for file in list_files("gs://bucket/many")}
+
+
+def test_refused_listing_is_not_empty_and_not_retried(cloud: LocalCloudStorage) -> None:
+    cloud.failures, cloud.failure_status = 1, 403
+    with pytest.raises(StoreRefusedError, match="gs://bucket/x: the store refuses access"):
+        list_files("gs://bucket/x")
+
+
+def test_local_disks_and_memory_are_read_without_requests() -> None:
+    assert all(map(reads_without_request, ("/mnt/shared/out", "file:///mnt/shared/out", "memory://out")))
+    assert not reads_without_request("gs://bucket/out")
+
+
+def test_folder_symlink_is_listed_as_file_and_never_followed(tmp_path: Path) -> None:
+    put(str(tmp_path / "other"), {"data": "precious"})
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "folder").symlink_to(tmp_path / "other")
+    (out / "file").symlink_to(tmp_path / "other/data")
+    (out / "dangling").symlink_to("nothing")
+    (out / "circle").symlink_to("circle")
+    os.mkfifo(out / "pipe")
+    listed = list_files(str(out))
+    assert [file.path for file in listed] == ["circle", "dangling", "file", "folder"]
+    target = str(tmp_path / "other")
+    assert read_files(str(out), listed) == [
+        StoredFile("circle", 6, md5("circle")),
+        StoredFile("dangling", 7, md5("nothing")),
+        StoredFile("file", 8, md5("precious")),
+        StoredFile("folder", len(target), md5(target)),
+    ]
+    remove_files(str(out), ["circle", "dangling", "file", "folder"])
+    assert (tmp_path / "other/data").read_text() == "precious"
+    assert list_files(str(out)) == []
+
+
+def test_stored_checksum_is_parsed_from_listing_metadata() -> None:
+    plain = hashlib.md5(b"x").hexdigest()
+    in_base64 = base64.b64encode(hashlib.md5(b"x").digest()).decode()
+    assert stored_checksum({"md5Hash": in_base64, "crc32c": "AAAAAA=="}) == md5("x")
+    assert stored_checksum({"crc32c": "yZRlqg=="}) == "crc32c:yZRlqg=="  # Google Cloud Storage composed this object
+    assert stored_checksum({"ETag": f'"{plain}"'}) == md5("x")
+    assert stored_checksum({"ETag": f'"{plain}-3"'}) is None  # a client uploaded this object to S3 in parts
+    assert stored_checksum({"name": "local", "size": 1}) is None
+
+
+def test_unreadable_folder_is_not_listed_as_empty(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(StoreUnavailableError, match="loop: the store fails"):
+        list_files(str(tmp_path / "loop"))

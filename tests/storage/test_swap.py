@@ -236,12 +236,19 @@ def test_age_of_file_is_measured_by_clock_of_its_file_system(tmp_path: Path, mon
     assert path.stat().st_mtime < mtime + 6_400, "else a takeover would have to wait until tomorrow"
 
 
-@pytest.mark.parametrize("ignored", [("If-Match",), ("If-None-Match",), ("If-Match", "If-None-Match")])
+@pytest.mark.parametrize(
+    ("setting", "value", "header"),
+    [
+        ("keeps_conditions", False, "If-Match"),
+        ("ignores", frozenset({"If-Match"}), "If-Match"),
+        ("ignores", frozenset({"If-None-Match"}), "If-None-Match"),
+    ],
+)
 def test_store_honoring_only_one_condition_is_refused(
-    s3: LocalS3, s3_folder: str, monkeypatch: pytest.MonkeyPatch, ignored: tuple[str, ...]
+    s3: LocalS3, s3_folder: str, monkeypatch: pytest.MonkeyPatch, setting: str, value: object, header: str
 ) -> None:
-    monkeypatch.setattr(s3, "ignores", frozenset(ignored))
-    with pytest.raises(UnsupportedStoreError, match=f"ignores {ignored[0]}"):
+    monkeypatch.setattr(s3, setting, value)
+    with pytest.raises(UnsupportedStoreError, match=f"ignores {header}"):
         write_if(f"{s3_folder}/x", "text", None)
     assert not any(s3.buckets[s3_folder.split("/")[2]])
 
