@@ -49,6 +49,8 @@ class RayFunction:
         (remote(runtime_env={"pip": ["scipy"]})(nothing), "v4-8", {}, r"fn=<.*: its runtime_env has pip, but"),
         (nothing, TpuPodConfig("v4-8", runtime_env={"working_dir": "."}), {}, r"slice=TpuPodConfig.*has working_dir"),
         (nothing, 8, {}, "slice=8.*a TpuPodConfig"),
+        (nothing, "v4-8", {"env": {"A": 1}}, r"env=...\): env_vars must map names to texts"),
+        (remote(runtime_env="pip.txt")(nothing), "v4-8", {}, r"fn=<.*\): env_vars must map"),
         (threading.Lock().acquire, "v4-8", {}, "cannot be pickled"),
     ],
 )
@@ -64,6 +66,7 @@ def test_unknown_slice_type_is_refused_before_ray_starts():
 
 DRIVER = """
 import json, os, sys
+from functools import partial
 from pathlib import Path
 import ray
 from tradewind.runtime import PodGivenUpError, TpuPodConfig, run_on_pod, run_on_pod_resumable
@@ -71,8 +74,8 @@ from tradewind.runtime import PodGivenUpError, TpuPodConfig, run_on_pod, run_on_
 ray.init(log_to_driver=False)
 marks = Path(sys.argv[1])
 
-def who():
-    return int(os.environ["TRADEWIND_PROCESS_ID"]), [os.environ[name] for name in ("A", "B", "C")], str(marks)
+def who(given):
+    return int(os.environ["TRADEWIND_PROCESS_ID"]), [os.environ[name] for name in ("A", "B", "C")], given
 
 def fails_once():
     if os.environ["TRADEWIND_PROCESS_ID"] == "0" and not (marks / "failed").exists():
@@ -88,7 +91,7 @@ def always_fails():
 
 pod = TpuPodConfig("v4-16").with_env_vars(A="of the slice", B="of the slice", C="of the slice")
 task = ray.remote(max_calls=1, runtime_env={"env_vars": {"B": "of $HOME", "C": "of the function"}})(who)
-report = {"who": run_on_pod(task, pod, env={"C": "of the call"})}
+report = {"who": run_on_pod(partial(task, str(marks)), pod, env={"C": "of the call"})}
 report["fails_once"] = run_on_pod_resumable(fails_once, "v4-16", max_retries_failure=1)
 try:
     run_on_pod(always_fails, "v4-16")

@@ -62,15 +62,19 @@ def run_on_pod(
     wanted = _resources(
         slice, {"num_slices": num_slices, "max_preemptions": max_preemptions, "max_failures": max_failures}
     )
-    of_slice = _variables(getattr(slice, "runtime_env", None), f"slice={type(slice).__name__}(...)")
-    of_function = _variables(task_options(fn).get("runtime_env"), f"fn={truncated_repr(fn)}")
+    decorated = fn.func if isinstance(fn, functools.partial) else fn
+    env = {
+        **_variables(getattr(slice, "runtime_env", None), f"slice={type(slice).__name__}(...)"),
+        **_variables(task_options(decorated).get("runtime_env"), f"fn={truncated_repr(fn)}"),
+        **_variables({"env_vars": env}, "env=..."),
+    }
     results = run_pod(
         [sys.executable, "-u", "-m", "tradewind.runtime.pods.on_host.call_function"],
         HostGroup.of(wanted),
         num_slices=wanted.num_slices if isinstance(wanted, TpuSlice) else 1,
         budgets=Budgets(wanted.max_preemptions, wanted.max_failures),
         stall=Stall(wanted.frozen_s, wanted.stall_limit_s),
-        env={**of_slice, **of_function, **(env or {})},
+        env=env,
         call=pickle_call(fn),
         spare=wanted.spare if isinstance(wanted, TpuSlice) else None,
     )
@@ -93,11 +97,15 @@ def _resources(slice: str | TpuSlice | Hosts, given: Mapping[str, Any]) -> TpuSl
 
 def _variables(runtime_env: Mapping[str, Any] | None, of: str) -> dict[str, str]:
     """Return the variables of a ``runtime_env``; refuse its other parts, which are a job's."""
-    given = {name: value for name, value in (runtime_env or {}).items() if value and not name.startswith("_")}
-    variables = given.pop("env_vars", {})
-    if given.keys() - {"config"}:
+    runtime_env = runtime_env or {}
+    variables = (isinstance(runtime_env, Mapping) and runtime_env.get("env_vars")) or {}
+    texts = [part for pair in variables.items() for part in pair] if isinstance(variables, Mapping) else [None]
+    if not isinstance(runtime_env, Mapping) or not all(isinstance(text, str) and "\0" not in text for text in texts):
+        raise ValueError(f"run_on_pod({of}): env_vars must map names to texts without a NUL.")
+    given = {name for name, value in runtime_env.items() if value and not str(name).startswith("_")} - {"env_vars"}
+    if given - {"config"}:
         raise ValueError(
-            f"run_on_pod({of}): its runtime_env has {', '.join(sorted(given))}, but the processes of a pod have the "
+            f"run_on_pod({of}): its runtime_env has {', '.join(sorted(map(str, given)))}, but the processes of a pod have the "
             "environment of their job, and env_vars. Name packages in the step's pip_dependency_groups."
         )
     return dict(variables)
@@ -108,6 +116,8 @@ def pickle_call(fn: Callable[[], Any]) -> bytes:
     from ray import cloudpickle
 
     plain = plain_function(fn)
+    if isinstance(fn, functools.partial):
+        plain = functools.partial(plain_function(fn.func), *fn.args, **fn.keywords)
     if not callable(plain):
         raise ValueError(f"run_on_pod(fn={fn!r}): give a function without arguments.")
     if hasattr(plain, "remote") or isinstance(plain, type):

@@ -23,7 +23,9 @@ _MAX_CONNECTIONS: Final = 32
 START_S: Final = 180.0
 """How long a host's worker may take to start in an existing environment, or to start a process."""
 _RAY_SETUP_S: Final = 600.0
-_NEEDS_NO_SETUP: Final = frozenset({"env_vars", "config", "_ray_commit", "_inject_current_ray"})
+_NEEDS_NO_SETUP: Final = frozenset(
+    {"env_vars", "config", "worker_process_setup_hook", "_ray_commit", "_inject_current_ray"}
+)
 _AUTOSCALER_STATUS: Final = b"__autoscaling_status"
 _MIRRORED: Final = "node_"
 """Prefix of the type of a node that the autoscaler did not create."""
