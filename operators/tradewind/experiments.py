@@ -84,7 +84,7 @@ def experiment_dag(
 
     script = _calling_script()
     try:
-        _check_arguments(steps, max_concurrent)
+        _check_arguments(steps, max_concurrent, params)
         _check_texts(dag_id=dag_id, timezone=timezone)
         _check_texts(prefix=prefix, cluster=cluster, description=dag_arguments.get("description"), is_optional=True)
         selection = Selection(
@@ -150,12 +150,14 @@ def refuse_script(caller: Mapping[str, Any], instead: str) -> None:
         sys.exit(f"error: {caller['__file__']} only makes DAGs, for Airflow. To run the steps here, run {instead}.")
 
 
-def _check_arguments(steps: Any, max_concurrent: int | None) -> None:
+def _check_arguments(steps: Any, max_concurrent: int | None, params: Any) -> None:
     if not isinstance(steps, Collection) or isinstance(steps, str):
         raise ExperimentError(f"steps must be a list, such as [step], but is of type {type(steps).__name__}.")
     is_count = isinstance(max_concurrent, int) and not isinstance(max_concurrent, bool)
     if max_concurrent is not None and not (is_count and 0 < max_concurrent < MAX_COUNT):
         raise ExperimentError(f"max_concurrent must be a positive integer, got {truncated_repr(max_concurrent)}")
+    if params is not None and (not isinstance(params, Mapping) or not all(isinstance(name, str) for name in params)):
+        raise ExperimentError(f"params must map names to defaults, but is {truncated_repr(params)}.")
 
 
 def _check_texts(*, is_optional: bool = False, **values: Any) -> None:

@@ -305,8 +305,7 @@ class _Schedule:
         """Record that a step has ended; if it failed, give up the steps that depend on it."""
         if error is None:
             self._done += 1
-            name = escape_control_characters(repr(local.step.name))
-            print(f"Step {name} is done: {self._done} of {self._count}.", flush=True)
+            print(f"Step {local.step.name!r} is done: {self._done} of {self._count}.", flush=True)
             self._remove_input(local.step)
             return
         if not isinstance(error, LocalStepFailedError):
@@ -365,11 +364,12 @@ def run_script(
     except (
         *(ExperimentError, SpecError, StorageError, BadRequestError, ExperimentFailedError, PreviousTaskFailedError),
     ) as error:
-        sys.exit(f"error: {error}")
+        sys.exit(escape_control_characters(f"error: {error}"))
     except OSError as error:  # an error of the disk, or a prefix that is a file
-        sys.exit(
+        told = (
             f"error: {error.filename or prefix}: {error.strerror or error}: check that the prefix is a writable folder."
         )
+        sys.exit(escape_control_characters(told))
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
 

@@ -41,6 +41,7 @@ from tradewind.runtime.run_step import SUPERSEDED
 from tradewind.serialization.spec import StepSpec
 from tradewind.steps import Hosts, ResolvedStep, TpuSlice
 from tradewind.storage import NO_ROOTS, Roots
+from tradewind.text import escape_control_characters
 
 POLL_S = 2.0
 NOTICE_INTERVAL_S = 60.0
@@ -201,7 +202,7 @@ class _ScriptAttemptHandler(AttemptHandler[None]):
         return RerunRequest.from_plan(self._local.planned)
 
     def warn(self, sentence: str) -> None:
-        print(sentence, flush=True)
+        print(escape_control_characters(sentence), flush=True)
 
     def finished(self, lease: Lease | None) -> None:
         """Do nothing: the step has its result."""
@@ -308,11 +309,9 @@ def _driver_end(local: LocalStep, code: int) -> JobResult:
 
 def _report_owner(local: LocalStep, lease: Lease) -> None:
     owner = ", ".join(f"{key} {value}" for key, value in lease.by.items()) or lease.worker_id
-    print(
-        f"Step {local.step.name!r}: attempt {lease.attempt} of {owner} is running at {local.step.output_path}. "
-        "Waiting.",
-        flush=True,
-    )
+    place = local.step.output_path
+    sentence = f"Step {local.step.name!r}: attempt {lease.attempt} of {owner} is running at {place}. Waiting."
+    print(escape_control_characters(sentence), flush=True)
 
 
 def _failure(local: LocalStep, lease: Lease | None) -> LocalStepFailedError:
