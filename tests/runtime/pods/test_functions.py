@@ -50,7 +50,7 @@ class RayFunction:
         (nothing, TpuPodConfig("v4-8", runtime_env={"working_dir": "."}), {}, r"slice=TpuPodConfig.*has working_dir"),
         (nothing, 8, {}, "slice=8.*a TpuPodConfig"),
         (nothing, "v4-8", {"env": {"A": 1}}, r"env=...\): env_vars must map names to texts"),
-        (remote(runtime_env="pip.txt")(nothing), "v4-8", {}, r"fn=<.*\): env_vars must map"),
+        (remote(runtime_env="pip.txt")(nothing), "v4-8", {}, r"fn=<.*\): runtime_env='pip.txt' is no"),
         (threading.Lock().acquire, "v4-8", {}, "cannot be pickled"),
     ],
 )

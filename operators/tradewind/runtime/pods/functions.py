@@ -97,17 +97,19 @@ def _resources(slice: str | TpuSlice | Hosts, given: Mapping[str, Any]) -> TpuSl
 
 def _variables(runtime_env: Mapping[str, Any] | None, of: str) -> dict[str, str]:
     """Return the variables of a ``runtime_env``; refuse its other parts, which are a job's."""
-    runtime_env = runtime_env or {}
-    variables = (isinstance(runtime_env, Mapping) and runtime_env.get("env_vars")) or {}
-    texts = [part for pair in variables.items() for part in pair] if isinstance(variables, Mapping) else [None]
-    if not isinstance(runtime_env, Mapping) or not all(isinstance(text, str) and "\0" not in text for text in texts):
-        raise ValueError(f"run_on_pod({of}): env_vars must map names to texts without a NUL.")
-    given = {name for name, value in runtime_env.items() if value and not str(name).startswith("_")} - {"env_vars"}
-    if given - {"config"}:
+    if not isinstance(runtime_env or {}, Mapping):
+        raise ValueError(f"run_on_pod({of}): runtime_env={truncated_repr(runtime_env)} is no dictionary.")
+    given = {str(name): value for name, value in (runtime_env or {}).items() if value}
+    variables = given.pop("env_vars", {})
+    others = sorted(name for name in given if name != "config" and not name.startswith("_"))
+    if others:
         raise ValueError(
-            f"run_on_pod({of}): its runtime_env has {', '.join(sorted(map(str, given)))}, but the processes of a pod have the "
-            "environment of their job, and env_vars. Name packages in the step's pip_dependency_groups."
+            f"run_on_pod({of}): its runtime_env has {', '.join(others)}, but the processes of a pod have the environment "
+            "of their job, and env_vars. Name packages in the step's pip_dependency_groups."
         )
+    texts = [part for pair in variables.items() for part in pair] if isinstance(variables, Mapping) else [None]
+    if not all(isinstance(text, str) and "\0" not in text for text in texts):
+        raise ValueError(f"run_on_pod({of}): env_vars must map names to texts without a NUL.")
     return dict(variables)
 
 
