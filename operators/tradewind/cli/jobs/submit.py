@@ -236,6 +236,7 @@ class Submission:
         self._where = where
         self._is_own = is_id_new
         self._is_temporary = is_temporary
+        self._is_submitted = False
         self._has_ended = False
 
     def run(self, *, no_wait: bool, auto_stop: bool, timeout_s: float | None) -> int:
@@ -253,7 +254,7 @@ class Submission:
                 raise
             except RayUnreachableError as error:
                 raise RayUnreachableError(f"{error} Job {self._job} may have been submitted nevertheless.") from None
-            self._is_own |= is_new
+            self._is_own, self._is_submitted = self._is_own or is_new, True
             verb = "submitted" if is_new else "was submitted before"
             where = f" on {self._cluster.name}." if self._is_temporary else f": {self._cluster.job_url(self._job)}"
             say(f"Job {self._job} {verb}{where}")
@@ -283,12 +284,13 @@ class Submission:
 
     @contextmanager
     def _leaving(self) -> Iterator[None]:
-        """On an interrupt, tell the user that the job continues."""
+        """On an interrupt, tell the user that the job continues, or may not have been submitted yet."""
         try:
             yield
         except Interrupted:
+            state = "continues" if self._is_submitted else "may not have been submitted yet"
             say(
-                f"Job {self._job} continues. Follow it with '{self._command('logs -f')}', stop it with "
+                f"Job {self._job} {state}. Follow it with '{self._command('logs -f')}', stop it with "
                 f"'{self._command('stop')}'."
             )
             raise
