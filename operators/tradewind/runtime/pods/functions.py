@@ -104,8 +104,8 @@ def _variables(runtime_env: Mapping[str, Any] | None, of: str) -> dict[str, str]
     others = sorted(name for name in given if name != "config" and not name.startswith("_"))
     if others:
         raise ValueError(
-            f"run_on_pod({of}): its runtime_env has {', '.join(others)}, but the processes of a pod have the environment "
-            "of their job, and env_vars. Name packages in the step's pip_dependency_groups."
+            f"run_on_pod({of}): its runtime_env has {', '.join(others)}, but the processes of a pod have the "
+            "environment of their job, and env_vars. Name packages in the step's pip_dependency_groups."
         )
     texts = [part for pair in variables.items() for part in pair] if isinstance(variables, Mapping) else [None]
     if not all(isinstance(text, str) and "\0" not in text for text in texts):
