@@ -28,7 +28,9 @@ class HubServer(ThreadingHTTPServer):
     """Hub server that records its requests.
 
     Attributes:
-        files: Path in the repository → content.
+        files: Path in the repository of the data set → content.
+        models: Repository of a model → the same of it.
+        revisions: Revision → commit, in all repositories.
         lfs: Paths that the file list shows with a SHA-256, as for large files.
         faults: Path ending → faults that answer the next requests before the server answers correctly.
         asked: Number of requests per path.
@@ -41,6 +43,8 @@ class HubServer(ThreadingHTTPServer):
     def __init__(self, files: dict[str, bytes], cdn: str = "") -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.files = dict(files)
+        self.models: dict[str, dict[str, bytes]] = {}
+        self.revisions = dict.fromkeys(("0123456", "main", COMMIT), COMMIT)
         self.lfs: set[str] = set()
         self.faults: dict[str, deque[Fault]] = {}
         self.asked: Counter[str] = Counter()
@@ -78,33 +82,35 @@ class Handler(BaseHTTPRequestHandler):
             hub.tokens.append(self.headers.get("Authorization"))
             fault = next((queue.popleft() for end, queue in hub.faults.items() if queue and path.endswith(end)), None)
         name = path.rpartition(f"/resolve/{COMMIT}/")[2]
-        content = hub.files.get(name, b"")
+        model = next((model for model in hub.models if f"/{model}/" in path), None)
+        files = hub.files if model is None else hub.models[model]
+        content = files.get(name, b"")
         if fault is not None:
             return fault(self, content)
-        if path == f"/api/datasets/{REPO}/revision/0123456" or path == f"/api/datasets/{REPO}/revision/{COMMIT}":
-            return self.answer(json.dumps({"id": REPO, "sha": COMMIT}).encode())
-        if path == f"/api/datasets/{REPO}/tree/{COMMIT}":
-            return self.list_files()
+        api, revision = f"/api/datasets/{REPO}" if model is None else f"/api/models/{model}", path.rpartition("/")[2]
+        if path == f"{api}/revision/{revision}" and revision in hub.revisions:
+            return self.answer(json.dumps({"id": REPO, "sha": hub.revisions[revision]}).encode())
+        if path == f"{api}/tree/{COMMIT}":
+            return self.list_files(files)
         if "/resolve/" in path and hub.cdn:
             self.send_response(302)
             self.send_header("Location", f"{hub.cdn}{self.path}")
             self.send_header("Content-Length", "0")
             return self.end_headers()
-        if "/resolve/" in path and name in hub.files:
+        if "/resolve/" in path and name in files:
             return self.give(content)
         what = "RevisionNotFound" if "/revision/" in path and f"/{REPO}/" in path else "RepoNotFound"
         self.answer(b"{}", 404, {"X-Error-Code": what})
 
-    def list_files(self) -> None:
+    def list_files(self, files: dict[str, bytes]) -> None:
         start = int(parse_qs(urlsplit(self.path).query).get("cursor", ["0"])[0])
-        names = sorted(self.server.files)
-        entries = [self.entry(name) for name in names[start : start + PAGE]]
+        names = sorted(files)
+        entries = [self.entry(name, files[name]) for name in names[start : start + PAGE]]
         rest = f"{self.server.url}{urlsplit(self.path).path}?recursive=True&cursor={start + PAGE}"
         link = {"Link": f'<{rest}>; rel="next"'} if start + PAGE < len(names) else {}
         self.answer(json.dumps(entries).encode(), 200, link)
 
-    def entry(self, name: str) -> dict[str, object]:
-        content = self.server.files[name]
+    def entry(self, name: str, content: bytes) -> dict[str, object]:
         blob = hashlib.sha1(f"blob {len(content)}\0".encode() + content).hexdigest()
         found: dict[str, object] = {"type": "file", "path": name, "size": len(content), "oid": blob}
         if name in self.server.lfs:

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-import re2  # a hostile repository's globs take linear time
+import re2  # globs and names of a hostile repository take linear time
 import yaml  # type: ignore[import-untyped]  # of Ray's own requirements
 
 from tradewind.datasets.token_inputs import ENDINGS
-from tradewind.text import did_you_mean, single_line, truncated_repr
+from tradewind.text import did_you_mean, quote_first_names, single_line, truncated_repr
 
 README: Final = "README.md"
 MAX_HEAD_BYTES: Final = 1 << 20
@@ -88,7 +88,7 @@ def _by_names(names: Sequence[str]) -> dict[str, list[str]]:
         return sharded
     for forms in (_IN_FOLDERS, _IN_FILES):
         splits = {
-            split: _matching(names, map(re.compile, _patterns(words, forms))) for split, words in _KEYWORDS.items()
+            split: _matching(names, map(re2.compile, _patterns(words, forms))) for split, words in _KEYWORDS.items()
         }
         if any(splits.values()):
             return splits
@@ -180,9 +180,7 @@ def _chosen(configs: Sequence[Mapping[str, Any]], part: str | None, what: str) -
         return configs[0] if configs else {}
     default = [config for config in configs if config["config_name"] == "default" or config.get("default") == "true"]
     if len(default) != 1:
-        raise HubLayoutError(
-            f"{what} has several parts, so give one as name=: there are {single_line(', '.join(names))}."
-        )
+        raise HubLayoutError(f"{what} has several parts: give one as its name; there are {quote_first_names(names)}.")
     return default[0]
 
 

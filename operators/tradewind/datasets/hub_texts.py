@@ -53,9 +53,10 @@ def hub_texts(config: Any, hub: Hub) -> tuple[HubTexts, dict[str, list[InputFile
         DownloadError: The hub has no such data set or revision, or denies access.
         HubLayoutError: Its files are not of a kind that can be tokenized.
     """
-    name, revision = getattr(config, "name", None), getattr(config, "revision", None) or "main"
+    name, revision = getattr(config, "name", None), getattr(config, "revision", None)
     for field, value in (("id", config.id), ("name", name), ("revision", revision)):
         SOME_TEXT.or_none().check(field, value)
+    revision = revision or "main"
     commit = _recorded_commit(config.cache_path, {"id": config.id, "name": name, "revision": revision})
     try:
         found = hub.revision(config.id, commit or revision, "dataset")

@@ -33,8 +33,12 @@ MAX_LINE_BYTES: Final = 1 << 25
 _PLAIN_BYTES: Final = 1 << 22
 """A line up to this size may hold any number of values."""
 _MAX_BRACKETS: Final = 1 << 22
-_POINTER: Final = b"version https://git-lfs.github.com/spec/v1"
+POINTER: Final = b"version https://git-lfs.github.com/spec/v1"
 """Beginning of the small file that Git has in place of a large one."""
+IS_POINTER: Final = (
+    "is a pointer of Git LFS, and not the data itself: fetch that with 'git lfs pull', or download the repository with "
+    "default_download."
+)
 _BLANK: Final = re.compile(r"[ \t\r\n]*")
 
 Open = Callable[[str], AbstractContextManager[IO[bytes]]]
@@ -124,11 +128,8 @@ def _check_brackets(content: Any, opening: Sequence[Any]) -> None:
 def _check_no_pointer(path: str, open_path: Open) -> None:
     """Raise ``TokenizingError`` if the file is a pointer of Git LFS."""
     with suppress(OSError), open_path(path) as file:
-        if file.read(len(_POINTER)) == _POINTER:
-            raise TokenizingError(
-                f"{path} is a pointer of Git LFS, and not the data itself: fetch that with 'git lfs pull', or download "
-                "the repository with default_download."
-            )
+        if file.read(len(POINTER)) == POINTER:
+            raise TokenizingError(f"{path} {IS_POINTER}")
 
 
 class _JsonList:

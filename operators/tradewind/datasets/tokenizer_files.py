@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from tradewind.datasets.files import basename, is_remote, join
+from tradewind.datasets.token_rows import IS_POINTER, POINTER
 from tradewind.storage import file_system_at
 from tradewind.storage.bounded_read import LARGE
 from tradewind.text import single_line
@@ -81,14 +82,18 @@ def _check(files: Mapping[str, bytes], where: str) -> None:
     """Refuse files that no library could load, or with which texts would become other tokens than their own."""
     from tokenizers import Tokenizer
 
-    for name, content in files.items():
-        if name.endswith(".json") and name != MAIN_FILE:
-            try:
-                json.loads(content)
-            except (ValueError, RecursionError) as error:
-                raise ValueError(f"{where}: {name} is no JSON ({single_line(error)}): fetch it again.") from error
     if MAIN_FILE not in files:
         raise ValueError(f"{where}: {MAIN_FILE} is no regular file.")
+    for name, content in files.items():
+        if content.startswith(POINTER):
+            raise ValueError(f"{where}: {name} {IS_POINTER}")
+        if name.endswith(".json") and name != MAIN_FILE:
+            try:
+                value, why = json.loads(content), ""
+            except (ValueError, RecursionError) as error:
+                value, why = None, f" ({single_line(error)})"
+            if not isinstance(value, dict):
+                raise ValueError(f"{where}: {name} is no JSON object{why}: fetch it again.")
     try:
         tokenizer = Tokenizer.from_buffer(files[MAIN_FILE])
     except Exception as error:  # the library has no type of its own
