@@ -18,6 +18,7 @@ import pytest
 
 from tests.marin.checkouts import put, run_text
 from tests.ray_jobs.ended_jobs import ended_job
+from tests.runtime.driven import BRISK_S, REPOSITORY, result_of
 from tests.support.claims import claimed, driver_arguments
 from tests.support.shared_clusters import shared_cluster
 from tests.support.waiting import limit_s, until
@@ -33,9 +34,6 @@ from tradewind.serialization.spec import StepSpec, step_spec
 from tradewind.steps import ExecutorStep, Hosts, ResolvedStep, TpuSlice, remote, resolve, this_output_path, versioned
 
 pytestmark = pytest.mark.ray
-
-REPOSITORY = Path(__file__).parents[2]
-HEARTBEAT_S = 6.0
 
 
 @dataclass(frozen=True)
@@ -108,7 +106,7 @@ class Cluster:
     def start_step(self, step: ExecutorStep, code: Path, path: str = "") -> Attempt:
         resolved = resolve([step], str(self.store / uuid.uuid4().hex)).of(step)
         job = f"step-on-slices-{uuid.uuid4().hex[:8]}"
-        attempt = claimed(resolved, step_spec(resolved, CodeFolder(code)), job=job, heartbeat_s=HEARTBEAT_S)
+        attempt = claimed(resolved, step_spec(resolved, CodeFolder(code)), job=job, heartbeat_s=BRISK_S)
         self.steps[job] = resolved
         words = ["python", "-u", "-m", "tradewind.runtime.run_step", *driver_arguments(attempt)]
         env = {"env_vars": {"PYTHONPATH": path}} if path else {}
@@ -144,14 +142,10 @@ def text_of(file: Path) -> str:
     return file.read_text() if file.exists() else ""
 
 
-def result_of(attempt: Attempt) -> Any:
-    return json.loads(Path(attempt.spec["output_path"], ".artifact.json").read_text())
-
-
 def test_failure_after_new_checkpoint_is_restarted(cluster: Cluster) -> None:
     ended, events = cluster.finish(cluster.start(fails_twice_on_its_way, None))
     assert ended.outcome is AttemptOutcome.SUCCEEDED, cluster.log(ended)
-    assert result_of(ended) == 2
+    assert result_of(ended.spec["output_path"]) == 2
     assert (names(events).count("started"), names(events).count("failed"), names(events)[-1]) == (3, 2, "done")
     assert [event.checkpoint_step for event in events if event.name == "failed"] == [10, 20]
 
@@ -201,7 +195,7 @@ def test_marin_pattern_for_pods_runs_unchanged(cluster: Cluster, tmp_path: Path)
     attempt = cluster.start_step(step, tmp_path, f"{tmp_path}:{tmp_path / 'src'}:{REPOSITORY}")
     ended, _ = cluster.finish(attempt)
     assert ended.outcome is AttemptOutcome.SUCCEEDED, cluster.log(ended)
-    ((name, *others),) = result_of(ended)
+    ((name, *others),) = result_of(ended.spec["output_path"])
     assert name in ("a", "b") and others == ["1", "value"]
 
 
@@ -284,6 +278,8 @@ def test_lost_slice_is_no_failure_and_attempt_continues(cluster: Cluster) -> Non
     (lost,) = until(lambda: [event for event in timeline_of(output) if event.name == "reserved"])[0].slices
     cluster.ray.kill_slice(lost)  # must be the last test: the cluster has one slice afterwards
     ended, events = cluster.finish(attempt)
-    assert (ended.number, ended.outcome, result_of(ended)) == (1, AttemptOutcome.SUCCEEDED, 1), cluster.log(ended)
+    assert (ended.number, ended.outcome, result_of(ended.spec["output_path"])) == (1, AttemptOutcome.SUCCEEDED, 1), (
+        cluster.log(ended)
+    )
     assert names(events).count("preempted") == 1 and "failed" not in names(events)
     assert "This is preemption 1" in cluster.log(ended) and "(raylet)" not in cluster.log(ended)

@@ -58,8 +58,8 @@ def sweep_hosts(
     ray.init(log_to_driver=False, ignore_reinit_error=True)
     hosts = [node for node in live_nodes() if node.chips]
     free, dead = free_slices(hosts, free_resources()), unresponsive_nodes(hosts)
-    asked = [node for node in hosts if node.id not in dead]
-    tasks = {node: _task(node, node.slice_name in free, dry_run, low_disk_percent) for node in asked}
+    responsive = [node for node in hosts if node.id not in dead]
+    tasks = {node: _task(node, node.slice_name in free, dry_run, low_disk_percent) for node in responsive}
     ready, late = ray.wait([*tasks.values()], num_returns=len(tasks), timeout=answer_s) if tasks else ([], [])
     for task in late:
         ray.cancel(task, force=True)

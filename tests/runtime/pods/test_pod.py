@@ -222,25 +222,6 @@ def await_up(log):
     until(lambda: log.exists() and "up" in log.read_text(), "its start")
 
 
-def freeze_host_1(pod):
-    """Freeze the process of host 1; return the processes of both hosts."""
-    until(lambda: len(pod.processes()) == 2, "both hosts")
-    pod.wait_for("first_step")
-    waits, frozen = sorted(pod.processes(), key=lambda one: one.environ()["TRADEWIND_PROCESS_ID"])
-    frozen.suspend()
-    return waits, frozen
-
-
-def test_frozen_process_is_named(cluster, mark):
-    stall = Stall(frozen_s=10.0)
-    pod = RunningPod(python(BEATS), "v4-16", mark, stall=stall, budgets=Budgets(max_failures=0))
-    assert until(lambda: observe_training(cluster.stack).step, "both beats, as a drill sees them") >= 0
-    freeze_host_1(pod)
-    error = pod.join()
-    assert isinstance(error, PodGivenUpError)
-    assert (error.incident.cause, error.incident.host) == (Cause.SILENT, 1)
-
-
 @pytest.mark.parametrize(
     ("thaws", "incident"), [(False, (Cause.SILENT, 1)), pytest.param(True, (Cause.KILLED, 0), marks=pytest.mark.long)]
 )
@@ -249,7 +230,10 @@ def test_abort_is_reported_unless_frozen_peer_caused_it(
 ) -> None:
     stall = Stall(frozen_s=18.0)
     pod = RunningPod(python(BEATS), "v4-16", mark, stall=stall, budgets=Budgets(max_failures=0))
-    waits, frozen = freeze_host_1(pod)
+    assert until(lambda: observe_training(cluster.stack).step, "both beats, as a drill sees them") >= 0
+    pod.wait_for("first_step")
+    waits, frozen = sorted(pod.processes(), key=lambda one: one.environ()["TRADEWIND_PROCESS_ID"])
+    frozen.suspend()
     frozen_at = time.monotonic()
     until(lambda: time.monotonic() > frozen_at + stall.frozen_s / 2, "what waits for it to give up")
     waits.send_signal(signal.SIGABRT)
