@@ -48,18 +48,6 @@ def test_a_skipped_task_is_reused_only_if_the_plan_says_so():
     assert [one.state for one in shown] == ["reused", "skipped"]
 
 
-def test_before_there_is_a_plan_every_task_shows_its_own_state():
-    shown = views_of(instance("plan", "running"), instance("steps.fetch", None))
-    assert [(one.task_id, one.state) for one in shown] == [("plan", "running"), ("steps.fetch", "waiting")]
-
-
-def test_running_task_seconds_advance_and_finished_stay_fixed():
-    running = instance("a", "deferred", start_date="2026-01-31T03:00:00Z", duration=0.5)
-    finished = instance("b", "success", start_date="2026-01-31T03:00:00Z", duration=12.5)
-    future = instance("c", "running", start_date="2026-01-31T03:00:31Z")
-    assert [one.seconds for one in views_of(running, finished, future)] == [30.0, 12.5, 0.0]
-
-
 def test_changes_of_state_and_messages_of_a_while_are_lines():
     shown: dict[str, view.TaskView] = {}
     printed = []
@@ -109,22 +97,6 @@ def test_the_summary_tells_reused_steps_from_those_that_ran():
     assert (row.state, row.seconds) == ("waiting", None), "its task does not exist yet"
 
 
-def test_the_evaluation_shows_the_loss_and_the_sample():
-    results = {"checkpoint": {"loss": 2.34567, "bpb": 1.2}, "hf": {}, "sample": "def f():\n    pass"}
-    assert view.evaluation_lines(results) == [
-        "Validation loss 2.3457 (1.2000 bits per byte)",
-        "The model writes:",
-        "    def f():",
-        "        pass",
-    ]
-
-
-def test_the_output_of_a_step_is_found_by_its_name():
-    assert view.output_of(plan(step("fetch"), step("evaluate")), "evaluate") == "gs://bucket/evaluate-0a1b2c"
-    assert view.output_of(plan(step("fetch")), "evaluate") is None
-    assert view.output_of(None, "evaluate") is None
-
-
 LOG = """\
 ::group::Log message source details
 /logs/attempt=1.log
@@ -143,11 +115,6 @@ Traceback line without a timestamp
 def test_the_last_message_is_the_tasks_own_and_not_airflows():
     assert view.last_message(LOG) == "Traceback line without a timestamp"
     assert view.last_message(LOG.replace("Traceback line without a timestamp\n", "")) == "step 10: loss 3.2"
-
-
-def test_a_long_message_ends_where_it_is_cut_with_a_mark():
-    assert view.last_message("x" * view.MESSAGE_WIDTH) == "x" * view.MESSAGE_WIDTH
-    assert view.last_message("x" * 500) == "x" * (view.MESSAGE_WIDTH - 1) + "…"
 
 
 def test_log_end_and_last_message_exclude_lines_of_airflow():

@@ -108,17 +108,6 @@ def test_shipped_files_end_with_their_steps_made_or_with_an_error(tmp_path: Path
     assert ends == [(0, 2, ""), (0, 2, ""), (1, 0, refusal)]
 
 
-def test_a_failed_step_ends_the_script_and_runs_again_next_time(tmp_path: Path) -> None:
-    body = 'executor_main([ExecutorStep("s", work, Config(versioned("bad")))])'
-    for attempt in ("1", "2"):
-        done = run(tmp_path, body)
-        assert done.returncode == 1
-        assert f"attempt {attempt}:" in done.stdout
-        assert "Step 's' failed: RuntimeError: this value is bad" in done.stdout
-    status = next((tmp_path / "store").glob("s-*/.executor_status"))
-    assert status.read_text() == "FAILED"
-
-
 @pytest.mark.parametrize(
     ("steps", "message"),
     [
@@ -252,6 +241,7 @@ def test_other_branches_run_after_failure_with_prefixed_lines(tmp_path: Path) ->
     assert done.returncode == 1
     for name in ("left", "right", "bad"):
         assert f"[{name}] working on {name}" in done.stdout.splitlines()
+    assert "Step 'bad' failed: RuntimeError: this value is bad" in done.stdout
     assert "Step 'reader' does not run, because its input 'bad' failed." in done.stdout
     assert done.stderr.startswith("error: 1 step(s) failed: bad-")
     assert outputs(tmp_path / "store").keys() == {"left", "right"}
@@ -261,6 +251,8 @@ def test_other_branches_run_after_failure_with_prefixed_lines(tmp_path: Path) ->
     refused = run(tmp_path, BRANCHES, "--force_run_failed", "false")
     assert refused.returncode == 1
     assert "Step bad-" in refused.stderr and "failed previously" in refused.stderr
+    assert "attempt 2:" in run(tmp_path, BRANCHES).stdout
+    assert next((tmp_path / "store").glob("bad-*/.executor_status")).read_text() == "FAILED"
 
 
 COLLECTING = """

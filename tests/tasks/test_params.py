@@ -186,13 +186,6 @@ def test_max_concurrent_counts_running_steps_without_deferral(monkeypatch: pytes
     assert [dag.get_task(name).deferrable for name in ("a", "b")] == [False, False]
 
 
-def test_without_max_concurrent_the_deployment_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = make().max_active_tasks
-    assert before > 1
-    assert make(step("a"), default_args={"deferrable": True}).get_task("a").deferrable
-    assert make(max_active_tasks=3).max_active_tasks == 3
-
-
 CYCLE: dict[str, Any] = {}
 CYCLE["a"] = CYCLE
 
@@ -301,19 +294,3 @@ def test_airflow_scheduler_keeps_the_limits(tmp_path: Path) -> None:
     ]
     questions = json.dumps([(dag_id, of_tasks) for dag_id, of_tasks, _ in situations])
     assert run_in_airflow(tmp_path, DAGS, SCHEDULE, questions) == [started for _, _, started in situations]
-
-
-# ---- serialized DAGs
-
-
-def test_a_dag_with_all_options_is_the_same_each_time() -> None:
-    def serialize() -> str:
-        dag = make(step("a"), step("b"), max_concurrent=2, pools={"cpu": "c"}, asset_events_of_reused=True, force=["a"])
-        return json.dumps(DagSerialization.to_dict(dag), sort_keys=True, default=str)
-
-    assert serialize() == serialize()
-
-
-def test_plan_knows_what_may_cross_regions() -> None:
-    plan = make(allow_cross_region=["raw", "gs://bucket/shared"]).get_task("plan")
-    assert plan.allow_cross_region == ("raw", "gs://bucket/shared")
