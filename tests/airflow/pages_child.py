@@ -1,7 +1,6 @@
 """Request pages from an in-process Airflow API server with the plugin, as users of several roles.
 
 It reads one JSON object from stdin: XComs to store, and requests as ``[user, path]``. It prints the responses as JSON.
-``AIRFLOW__CORE__AUTH_MANAGER`` and the database come from the environment.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A step whose worker kills itself in its first try before or after a call of the operator, as ``params.at`` says."""
+"""An Airflow DAG of one step whose worker kills itself in its first try, at the moment ``params.at``."""
 
 import functools
 from collections.abc import Callable

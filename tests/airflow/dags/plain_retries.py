@@ -14,9 +14,7 @@ from tradewind.hooks.step_version import StepVersionHook
 RETRIES = 2
 
 with DAG(
-    "plain_retries",
-    params={"dies": False},
-    default_args={"retries": RETRIES, "retry_delay": timedelta(seconds=1)},
+    "plain_retries", params={"dies": False}, default_args={"retries": RETRIES, "retry_delay": timedelta(seconds=1)}
 ):
 
     @task

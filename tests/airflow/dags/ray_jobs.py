@@ -81,14 +81,11 @@ with DAG("ray_waits_for_other"):
     )
 
 with DAG("ray_stops_other"):
+    group = {"group": "{{ run_id }}"}
     sleeping = RayJobOperator(
-        task_id="sleeping",
-        entrypoint="sleep 300",
-        metadata={"group": "{{ run_id }}"},
-        wait_for_completion=False,
-        num_cpus=FEW,
+        task_id="sleeping", entrypoint="sleep 300", metadata=group, wait_for_completion=False, num_cpus=FEW
     )
-    sleeping >> RayStopJobOperator(task_id="stop", metadata={"group": "{{ run_id }}"})
+    sleeping >> RayStopJobOperator(task_id="stop", metadata=group)
 with DAG("ray_elsewhere", params={"conn": "ray_default", "command": "true"}):
     RayJobOperator(
         task_id="job",
