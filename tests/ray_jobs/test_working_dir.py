@@ -8,6 +8,7 @@ import stat
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ray._private.runtime_env.packaging import create_package
@@ -154,6 +155,28 @@ def test_entry_that_this_user_may_not_read_is_refused() -> None:
                 if is_root:
                     os.seteuid(0)
                 (entry.rmdir if name == "b" else entry.unlink)()
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "where"),
+    [
+        (".gitignore", "pipeline.py", "line 3 of {folder}/.gitignore, 'pipeline.py', excludes it"),
+        (".rayignore", "*.py", "line 3 of {folder}/.rayignore, '*.py', excludes it"),
+        ("pkg/.gitignore", "__init__.*", "'pkg/__init__.py', which the job imports: line 3 of {folder}/pkg/.gitignore"),
+        (None, "/pkg", "'pkg/__init__.py', which the job imports: excludes pattern '/pkg' excludes it"),
+    ],
+)
+def test_exclusion_of_needed_file_is_refused(folder: Path, file: str | None, line: str, where: str) -> None:
+    runtime_env: dict[str, Any] = {"working_dir": str(folder)}
+    needed = ["pipeline.py", "pkg/__init__.py"]
+    prepare_runtime_env(runtime_env, needed)
+    if file is None:
+        runtime_env["excludes"] = [line]
+    else:
+        (folder / file).write_text(f"# ours\nno_such\n{line}\n")
+    with pytest.raises(BadRequestError) as refusal:
+        prepare_runtime_env(runtime_env, needed)
+    assert where.format(folder=folder) in str(refusal.value)
 
 
 def test_reincluded_git_history_refused(folder: Path) -> None:

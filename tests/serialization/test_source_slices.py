@@ -159,7 +159,8 @@ def test_function_brings_what_it_uses_of_its_file(
 
 
 def test_code_travels_if_a_module_of_the_folder_is_imported(dag_file: ModuleType, folder: Path) -> None:
-    assert call_to(dag_file.tidy.function, 4, code=CodeFolder(folder)).travels
+    call = call_to(dag_file.tidy.function, 4, code=CodeFolder(folder))
+    assert call.travels and CodeFolder(folder).files_of(call.modules) == ["helpers.py"]
     assert not call_to(dag_file.falls.function, 4, code=CodeFolder(folder)).travels
     assert not call_to(dag_file.tidy.function, 4, code=CodeFolder(folder / "elsewhere")).travels
 

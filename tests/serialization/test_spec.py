@@ -111,6 +111,8 @@ def test_spec_is_read_as_written() -> None:
 def test_code_travels_only_if_the_step_needs_it() -> None:
     assert spec_of(Config(1)).code_travels
     assert not spec_of(None, fn=json.dumps).code_travels
+    modules = spec_of(Config([{"a": (Color.RED, Point(1, 2))}, json.dumps])).modules
+    assert HERE.files_of(modules) == ["tests/serialization/test_spec.py"]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -112,20 +112,42 @@ class WorkingDirPackage:
             if path.is_file() or is_empty_folder:
                 yield PackagedFile(str(path.relative_to(root)), path.stat().st_size if path.is_file() else 0)
 
+    def _exclusion(self, file: str) -> str:
+        """Name a pattern that excludes the file."""
+        from ray._private.runtime_env import packaging
+
+        places = [(self.path, f"excludes pattern {each!r}", each) for each in self.excludes]
+        for folder in (self.path, *reversed((self.path / file).relative_to(self.path).parents[:-1])):
+            for ignore in (self.path / folder / name for name in (".gitignore", ".rayignore")):
+                lines = read_local(ignore, SMALL).text.splitlines() if ignore.is_file() else []
+                places += [
+                    (ignore.parent, f"line {number} of {ignore}, {each!r},", each)
+                    for number, each in enumerate(lines, 1)
+                ]
+        path = self.path.absolute() / file
+        found = (where for folder, where, each in places if packaging._get_excludes(folder, [each])(path))
+        return next(found, "a pattern")
+
     def package_bytes(self, files: Sequence[PackagedFile]) -> int:
         """Return the size of the package, an uncompressed zip file."""
         prefix = len(self.path.name.encode()) + 1 if self.keeps_name else 0
         names = sum(prefix + len(file.path.encode()) for file in files)
         return _ZIP_END_BYTES + sum(file.size for file in files) + _ZIP_ENTRY_BYTES * len(files) + 2 * names
 
-    def check(self) -> None:
+    def check(self, needed: Iterable[str] = ()) -> None:
         """Refuse a repository's history, and what Ray would refuse after reading all of it.
 
         Raises:
-            BadRequestError: The folder does not exist, is too large, or holds a ``.git``.
+            BadRequestError: The folder does not exist, is too large, holds a ``.git``, or leaves out a file of
+                ``needed``, whose names are relative to it.
         """
         _check_is_folder(self.path, self.field)
         files = list(self.files())
+        if missing := sorted({*needed} - {file.path for file in files}):
+            raise BadRequestError(
+                f"{self.field} {self.path} leaves out {missing[0]!r}, which the job imports: "
+                f"{self._exclusion(missing[0])} excludes it. Remove the pattern, or move the file."
+            )
         history = next((file.path for file in files if ".git" in Path(file.path).parts), None)
         if history is not None:
             parts = Path(history).parts
@@ -360,14 +382,15 @@ def why_no_text(text: str) -> str | None:
     return None
 
 
-def prepare_runtime_env(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
+def prepare_runtime_env(runtime_env: Mapping[str, Any], needed: Iterable[str] = ()) -> dict[str, Any]:
     """Return the runtime_env to submit, with checked folders and without excluded files.
 
     This package's excludes precede the caller's, whose patterns therefore win: ``excludes=["!/docs"]`` includes
     ``docs``.
 
     Raises:
-        BadRequestError: A field is unknown or of the wrong type, or a folder cannot be uploaded.
+        BadRequestError: A field is unknown or of the wrong type, or a folder cannot be uploaded; or a local
+            ``working_dir`` leaves out a file of ``needed``.
     """
     check_fields(runtime_env)
     ready = {name: value for name, value in runtime_env.items() if value is not None}
@@ -380,7 +403,7 @@ def prepare_runtime_env(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
         ready["excludes"] = [*ours, *_with_contents(ready.get("excludes") or [])]
     if working_dir is not None:
         ready["working_dir"] = str(working_dir)
-        _check_working_dir(working_dir, ready.get("excludes") or [])
+        _check_working_dir(working_dir, ready.get("excludes") or [], needed)
     if "py_modules" in ready:
         ready["py_modules"] = [str(module) for module in _modules(ready)]
     for module in modules:
@@ -407,11 +430,11 @@ def _requirements(file: Path, field: str) -> list[str]:
     return content.text.strip().split("\n")
 
 
-def _check_working_dir(path: Path, excludes: Sequence[str]) -> None:
+def _check_working_dir(path: Path, excludes: Sequence[str], needed: Iterable[str]) -> None:
     if path.is_file() and path.name.endswith(PACKAGE_SUFFIXES):
         check_size(f"working_dir {path}", path.stat().st_size)
     else:
-        WorkingDirPackage(path, excludes).check()
+        WorkingDirPackage(path, excludes).check(needed)
 
 
 def _check_module(path: Path, excludes: Sequence[str]) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 from tradewind.serialization.errors import SpecError
 from tradewind.serialization.references import CodeFolder, Reference, reference_to
 from tradewind.serialization.source_slices import FunctionSource, imports_airflow, source_of
-from tradewind.serialization.spec import Encoder, decode
+from tradewind.serialization.spec import Encoder, decode, modules_in
 from tradewind.steps import RemoteFunction
 
 
@@ -81,6 +81,12 @@ class Call:
         function = dict(fields.pop("function"))
         source = function.pop("source")
         return Call(ShippedFunction(source=FunctionSource.from_json(source) if source else None, **function), **fields)
+
+    @property
+    def modules(self) -> set[str]:
+        """The modules that the function and the arguments need."""
+        of_source = self.function.source.imports if self.function.source else []
+        return {*of_source, *modules_in([{"$object": self.function.reference}, self.args, self.kwargs])}
 
     def load_arguments(self) -> tuple[list[Any], dict[str, Any]]:
         """Decode the arguments."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -33,6 +33,7 @@ _LIBRARIES: Final = ("levanter", "haliax", "marin")
 _OLD_NAMES: Final = "tradewind.marin.old_names"
 """Gives the installed libraries the names that Marin's experiments import; a text, since that module imports this one.
 """
+_MODULE_ENDS: Final = (".py", "/__init__.py")
 _registered_files: dict[str, list[str]] = {}
 """Module -> its files: two checkouts in one deployment may each have a module of that name."""
 
@@ -65,6 +66,12 @@ class CodeFolder:
         if not (self.path / "experiments").is_dir() or not (self.path / "src" / "marin").is_dir():
             return []
         return [str(each.relative_to(self.path)) for each in (self.path / "src", *sorted(self.path.glob("lib/*/src")))]
+
+    def files_of(self, modules: Iterable[str]) -> list[str]:
+        """Return the files of the modules in this folder, relative to it."""
+        names = [module.replace(".", "/") for module in modules]
+        files = [Path(root, f"{name}{end}") for root in ("", *self.sources()) for name in names for end in _MODULE_ENDS]
+        return [str(file) for file in files if (self.path / file).is_file()]
 
     def commit(self) -> str | None:
         """Return the checked-out Git commit, read without Git; None outside a repository."""

@@ -125,6 +125,11 @@ class StepSpec:
         """The function as ``module.qualname``."""
         return self.function.replace(":", ".")
 
+    @property
+    def modules(self) -> set[str]:
+        """The modules of the function, and of the classes and functions in the config."""
+        return modules_in({"$object": self.function, "config": self.config})
+
     def load_function(self, report: Callable[[str], object] = lambda sentence: None) -> Any:
         """Import the function; Tradewind's replacement of a Marin function is reported through ``report``.
 
@@ -285,6 +290,19 @@ def decode(value: Any) -> Any:
     if tag in _PLAIN_TYPES:
         return _PLAIN_TYPES[tag][2](value[tag])
     return _DECODERS[tag](value, value[tag])
+
+
+def modules_in(value: Any) -> set[str]:
+    """Return the modules that an encoded value names."""
+    found: set[str] = set()
+    pending = [value]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, dict):
+            names = (item for tag, item in part.items() if tag.startswith("$") and isinstance(item, str))
+            found |= {name.partition(":")[0] for name in names if ":" in name}
+        pending += part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+    return found
 
 
 def _build(value: dict[str, Any], target: str) -> Any:

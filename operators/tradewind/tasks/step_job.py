@@ -120,8 +120,10 @@ def step_request(attempt: Attempt, spec: StepSpec, code: Path) -> JobRequest:
         BadRequestError: The code folder cannot travel.
     """
     runtime_env: dict[str, Any] = {**spec.environment, "env_vars": {STEP_VARIABLE: spec.version}}
+    needed: list[str] = []
     if spec.code_travels:
         runtime_env["working_dir"] = str(code)
+        needed = CodeFolder(code).files_of(spec.modules)
         if sources := CodeFolder(code).sources():
             runtime_env["env_vars"]["PYTHONPATH"] = ":".join(sources)  # relative: a job starts in its working directory
     file, by = attempt_path(spec.output_path, attempt.number), attempt.by
@@ -129,7 +131,7 @@ def step_request(attempt: Attempt, spec: StepSpec, code: Path) -> JobRequest:
     return JobRequest(
         submission_id=attempt.job,
         entrypoint=shlex.join(["python", "-u", "-m", "tradewind.runtime.run_step", *driver_arguments(file, attempt)]),
-        runtime_env=prepare_runtime_env(runtime_env),
+        runtime_env=prepare_runtime_env(runtime_env, needed),
         metadata={"step": spec.version, "output_path": spec.output_path, **task},
         **place_driver(spec.load_resources()).fields(),
     )

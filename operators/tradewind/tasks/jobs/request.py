@@ -61,7 +61,7 @@ def job_request(operator: JobDescription, job: str, context: Context) -> Iterato
         SecretReferenceError: A secret is given as something other than a reference.
     """
     key = TaskKey.of(context)
-    with _entrypoint(operator, job, context) as (command, runtime_env):
+    with _entrypoint(operator, job, context) as (command, runtime_env, needed):
         secrets, unmasked = operator.secrets or {}, [result_marker(job)] if operator.python_callable else []
         entrypoint, secret_env = with_secrets(command, secrets, f"Task {key.task!r}", unmasked)
         if secret_env:
@@ -71,7 +71,7 @@ def job_request(operator: JobDescription, job: str, context: Context) -> Iterato
         request = JobRequest(
             submission_id=job,
             entrypoint=entrypoint,
-            runtime_env=prepare_runtime_env(runtime_env),
+            runtime_env=prepare_runtime_env(runtime_env, needed),
             metadata={**(operator.metadata or {}), **key.metadata(waits=operator.wait_for_completion)},
             **_placement(operator).fields(),
         )
@@ -79,23 +79,27 @@ def job_request(operator: JobDescription, job: str, context: Context) -> Iterato
 
 
 @contextmanager
-def _entrypoint(operator: JobDescription, job: str, context: Context) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Provide the entrypoint and its runtime environment."""
+def _entrypoint(
+    operator: JobDescription, job: str, context: Context
+) -> Iterator[tuple[str, dict[str, Any], list[str]]]:
+    """Provide the entrypoint, its runtime environment, and the files of the code folder that must be in this."""
     runtime_env = dict(operator.runtime_env or {})
     if (operator.entrypoint is None) == (operator.python_callable is None):
         raise BadRequestError(f"Task {operator.task_id!r} needs either an entrypoint or a python_callable.")
     if operator.entrypoint is not None:
         check_entrypoint(operator.entrypoint)  # before wrapping
-        yield operator.entrypoint, runtime_env
+        yield operator.entrypoint, runtime_env, []
         return
     code = code_folder(context["dag"])
     kwargs = _with_context(operator.python_callable, operator.op_args, operator.op_kwargs, context)
     call = describe_call(operator.python_callable, operator.op_args, kwargs, CodeFolder(code), result_marker(job))
-    if call.travels:
-        runtime_env.setdefault("working_dir", str(code))
+    needed: list[str] = []
+    if call.travels and "working_dir" not in runtime_env:
+        runtime_env["working_dir"] = str(code)
+        needed = CodeFolder(code).files_of(call.modules)
     check_call(call)
     with call_runtime_env(call, runtime_env) as call_env:
-        yield CALL_ENTRYPOINT, call_env
+        yield CALL_ENTRYPOINT, call_env, needed
 
 
 def _with_context(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], context: Context) -> dict[str, Any]:
