@@ -32,7 +32,7 @@ MAX_LINE_BYTES: Final = 1 << 25
 """Bound for a line, an element of a list and a text: tokenizers take some 200 bytes of memory a character."""
 _PLAIN_BYTES: Final = 1 << 22
 """A line up to this size may hold any number of values."""
-_MAX_BRACKETS: Final = 1 << 22
+_MAX_VALUES: Final = 1 << 22
 POINTER: Final = b"version https://git-lfs.github.com/spec/v1"
 """Beginning of the small file that Git has in place of a large one."""
 IS_POINTER: Final = (
@@ -99,7 +99,7 @@ def _json_rows(path: str, span: Span, open_path: Open) -> Iterator[tuple[int, An
     try:
         with _uncompressed(path, open_path) as file:
             for number, line in _lines(file, span):
-                _check_brackets(line, (b"[", b"{"))
+                _check_values(line, (b"[", b"{", b'"'))
                 if number == 1 and not span.start:
                     line = line.removeprefix(codecs.BOM_UTF8)
                     if ".jsonl" not in basename(path) and line.lstrip()[:1] == b"[":
@@ -119,10 +119,12 @@ def _json_rows(path: str, span: Span, open_path: Open) -> Iterator[tuple[int, An
         raise TokenizingError(f"{row_place(path, number, span)} is malformed: {single_line(error)}.") from error
 
 
-def _check_brackets(content: Any, opening: Sequence[Any]) -> None:
-    """Refuse JSON that is small itself, and fills the memory with empty lists."""
-    if len(content) > _PLAIN_BYTES and sum(map(content.count, opening)) > _MAX_BRACKETS:
-        raise ValueError(f"it has more than {_MAX_BRACKETS:,} brackets")
+def _check_values(content: Any, signs: Sequence[Any]) -> None:
+    """Refuse JSON that is small itself, and fills the memory with empty lists or short texts."""
+    if len(content) > _PLAIN_BYTES:
+        list_sign, object_sign, quote = map(content.count, signs)
+        if list_sign + object_sign + quote // 2 > _MAX_VALUES:
+            raise ValueError(f"it has more than {_MAX_VALUES:,} values")
 
 
 def _check_no_pointer(path: str, open_path: Open) -> None:
@@ -186,12 +188,12 @@ class _JsonList:
     def _read_on(self) -> bool:
         """Read at least as much as is left; return whether there was something."""
         left = len(self._text) - self._at
-        if left > MAX_LINE_BYTES:
+        if left >= MAX_LINE_BYTES:
             raise ValueError(f"element {self._number:,} of its list has more than {MAX_LINE_BYTES:,} characters")
         more = self._file.read(max(_READ_BYTES, left))
         if more:
             self._text, self._at = self._text[self._at :] + self._to_text.decode(more), 0
-            _check_brackets(self._text, "[{")
+            _check_values(self._text, '[{"')
         else:
             self._to_text.decode(b"", True)
         return bool(more)

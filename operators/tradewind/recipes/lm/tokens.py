@@ -41,7 +41,7 @@ def tokenize_files(
     Args:
         name: Of the step.
         train_paths: Steps, paths inside some, and other files, folders or globs; a relative one is below the prefix.
-        tokenizer: A step, a path inside one, a folder, or a name on the Hugging Face hub that the hosts have a copy of.
+        tokenizer: A step, a path inside one, a folder, or a name on the Hugging Face hub.
         validation_paths: As ``train_paths``.
         text_key: Where the text of a document is; ``text`` if nothing is given.
         format: ``lazy("levanter.data.text:ChatLmDatasetFormat", ...)`` or another format of Levanter's.
