@@ -4,19 +4,35 @@ from __future__ import annotations
 
 import re
 import statistics
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from tradewind.datasets.files import atomic_writer, exists, join, read_json, write_text
-from tradewind.recipes.comparing.runs import as_png, escape_math
-from tradewind.recipes.metrics.file import read_metrics, series
+from tradewind.datasets.files import atomic_writer, join, write_text
+from tradewind.recipes.comparing.runs import as_png, escape_math, is_drawable
+from tradewind.recipes.metrics.file import is_measure, read_bounded_metrics, series
+from tradewind.recipes.stored_json import read_object
 from tradewind.recipes.train_lm import metrics_path, result_path
-from tradewind.steps.fields import PATH, TEXT, check_fields
+from tradewind.records.parsing import COUNT, MOMENT, OBJECT, TEXT, FieldType
+from tradewind.steps.fields import PATH, check_fields
+from tradewind.steps.fields import TEXT as ANY_TEXT
 from tradewind.text import as_markdown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+_TRAINED: Final = ("steps", "tokens", "parameters")
+_TRAINING: Final = {**dict.fromkeys((*_TRAINED, "first_step"), COUNT), "settings": OBJECT}
+_SCORE: Final = FieldType(
+    lambda value: isinstance(value, dict) and all(is_measure(value.get(name)) for name in ("loss", "bpb")),
+    "an object with the numbers loss and bpb",
+)
+_EVALUATION: Final = {
+    **dict.fromkeys(("checkpoint", "hf"), _SCORE),
+    **dict.fromkeys(("tokens", "bytes"), COUNT),
+    "prompt": TEXT.or_null(),
+    "sample": TEXT,
+}
 TRAIN_COLOUR, SMOOTHED_COLOUR, VALIDATION_COLOUR = "#a9c4e4", "#1f5fa8", "#d1603d"
 
 
@@ -34,7 +50,7 @@ class ReportConfig:
     """Heading of the report and of the picture."""
 
     def __post_init__(self) -> None:
-        check_fields(self, train_path=PATH, eval_path=PATH, output_path=PATH, title=TEXT)
+        check_fields(self, train_path=PATH, eval_path=PATH, output_path=PATH, title=ANY_TEXT)
 
 
 def write_report(config: ReportConfig) -> dict[str, Any]:
@@ -43,9 +59,9 @@ def write_report(config: ReportConfig) -> dict[str, Any]:
     Raises:
         ValueError: The training or the evaluation has not ended.
     """
-    training = _read_result(result_path(config.train_path), "train_path")
-    results = _read_result(join(config.eval_path, "results.json"), "eval_path")
-    metrics = read_metrics(metrics_path(config.train_path))
+    training = _read_result(result_path(config.train_path), "train_path", _TRAINING, _TRAINED)
+    results = _read_result(join(config.eval_path, "results.json"), "eval_path", _EVALUATION, _EVALUATION)
+    metrics = read_bounded_metrics(metrics_path(config.train_path)) or []
     with atomic_writer(join(config.output_path, "loss_curve.png")) as file:
         file.write(loss_curve(metrics, config.title))
     report = join(config.output_path, "report.md")
@@ -53,10 +69,10 @@ def write_report(config: ReportConfig) -> dict[str, Any]:
     return {"loss": results["checkpoint"]["loss"], "bpb": results["checkpoint"]["bpb"], "report": report}
 
 
-def _read_result(path: str, field: str) -> dict[str, Any]:
-    if not exists(path):
+def _read_result(path: str, field: str, kinds: Mapping[str, FieldType], required: Iterable[str]) -> dict[str, Any]:
+    result = read_object(path, kinds, required)
+    if result is None:
         raise ValueError(f"{field} is the output of a step that has not ended: there is no {path}.")
-    result: dict[str, Any] = read_json(path)
     return result
 
 
@@ -134,18 +150,18 @@ def smooth(values: list[float], weight: float = 0.8) -> list[float]:
 
 
 def _counted_from_one(metrics: list[dict[str, Any]], key: str) -> tuple[list[int], list[float]]:
-    steps, values = series(metrics, key)
-    return [step + 1 for step in steps], values
+    points = [(step + 1, value) for step, value in zip(*series(metrics, key), strict=True) if is_drawable(value)]
+    return [step for step, _ in points], [value for _, value in points]
 
 
 def _speed(training: dict[str, Any], metrics: list[dict[str, Any]]) -> str:
     """Return the tokens per second of the median step."""
-    times = [(row["step"], row["time"]) for row in metrics if "train/loss" in row]
+    times = [(row["step"], row["time"]) for row in metrics if "train/loss" in row and MOMENT.fits(row.get("time"))]
     gaps = [
         after - before
         for (first, before), (second, after) in zip(times, times[1:], strict=False)
         if second == first + 1
     ]
-    if not gaps or not (gap := statistics.median(gaps)):
+    if not gaps or _steps(training) < 1 or not (gap := statistics.median(gaps)):
         return "not measured"
     return f"{training['tokens'] / _steps(training) / gap:,.0f} tokens/s in the median step"

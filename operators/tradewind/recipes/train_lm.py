@@ -21,6 +21,7 @@ from tradewind.recipes.checkpoints.resume import (
     newest_checkpoint,
 )
 from tradewind.recipes.lm import levanter_parts
+from tradewind.recipes.lm.chat_export import check_stop_tokens
 from tradewind.recipes.lm.data_locations import check_regions
 from tradewind.recipes.lm.levanter_config import levanter_config, source_checkpoint, with_trackers
 from tradewind.recipes.lm.levanter_parts import quiet_libraries
@@ -74,6 +75,7 @@ def preflight(config: LmTrainConfig, devices: int, num_slices: int = 1) -> None:
     made = levanter_config(config, local_tokenizer(config.tokenizer_path))
     TrainingOutput(config.output_path, config.num_train_steps, temporary_checkpoints_path(config)).check_checkpoints()
     _check_initial_checkpoint(config)
+    check_stop_tokens(made, "levanter['hf_generation_eos_token_ids']")
     per_device = made.trainer.per_device_parallelism
     mesh = made.trainer.mesh if own_mesh else None
     levanter_parts.check_batch_size(config.batch_size, devices, mesh, num_slices, per_device=per_device)

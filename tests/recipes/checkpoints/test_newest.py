@@ -147,7 +147,7 @@ def test_damage_of_every_checkpoint_fails_and_removes_nothing(tmp_path: Path, cu
 
 
 @pytest.mark.slow
-def test_whole_checkpoint_continues_beside_damage_of_every_complete_one(tmp_path: Path) -> None:
+def test_whole_checkpoint_is_used_if_complete_ones_are_damaged(tmp_path: Path) -> None:
     whole, damaged, bomb = (Path(write_complete(str(tmp_path), step)) for step in (3, 5, 7))
     (whole / "metadata.json").unlink()
     (damaged / "d/one").unlink()
@@ -161,7 +161,7 @@ def test_whole_checkpoint_continues_beside_damage_of_every_complete_one(tmp_path
 
 
 @pytest.mark.slow
-def test_of_folders_that_no_training_names_so_metadata_alone_is_removed(tmp_path: Path) -> None:
+def test_damaged_copies_of_users_lose_their_metadata_alone(tmp_path: Path) -> None:
     sound = write_complete(str(tmp_path), 3)
     copies = [
         Path(shutil.copytree(sound, tmp_path / name)) for name in ("best", "step-03", "step-3 ", f"step-{10**18}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import posixpath
 from collections.abc import Mapping
 from pathlib import Path
@@ -84,6 +85,25 @@ def test_best_run_refused_for_missing_values_or_non_comparison(tmp_path: Path) -
             best_output(wrong)
     with pytest.raises(ValueError, match="^name is 5: give the name of a setting"):
         best_setting(compare("c", {"a": train_at(0.1)}), 5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{}", "its run is missing"),
+        ('{"run": "a", "output_path": "b", "settings": []}', "its settings is not an object"),
+        ("[" * 100_000, "it is nested too deeply"),
+        (f'{{"run": {"9" * 5000}}}', "it holds no JSON"),
+        (None, "it has more than 1,048,576 bytes"),
+    ],
+)
+def test_invalid_best_file_is_refused_by_name(tmp_path: Path, text: str | None, why: str) -> None:
+    file = tmp_path / "best.json"
+    file.write_text(text or "")
+    if text is None:
+        os.truncate(file, 3 << 30)
+    with pytest.raises(ValueError, match=f"^{file} is not what its step writes, because {why}.*: force that step once"):
+        read_setting(str(tmp_path), "seed")
 
 
 def train_at(rate: Any, **options: Any) -> ExecutorStep:

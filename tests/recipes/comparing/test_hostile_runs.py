@@ -13,8 +13,8 @@ import pytest
 from tests.recipes.comparing.ended_runs import write_failed_run, write_run
 from tradewind.recipes.comparing.compare import CompareConfig, compare_runs
 from tradewind.recipes.comparing.reading import MAX_NUMBERS, read_runs
-from tradewind.recipes.comparing.runs import MissingRunsError, escape_math, is_drawable
-from tradewind.recipes.metrics.file import parse_metrics, series
+from tradewind.recipes.comparing.runs import MissingRunsError, escape_math, is_drawable, is_positive
+from tradewind.recipes.metrics.file import parse_metrics, read_metrics, series
 from tradewind.recipes.speedruns.board import LeaderboardConfig, write_leaderboard
 from tradewind.records.info_files import INFO_FILE
 
@@ -43,11 +43,12 @@ def test_invalid_metrics_do_not_block_comparison(tmp_path: Path, line: str) -> N
     assert (tmp_path / "out" / "comparison.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("value", [1.7e308, -1.7e308])
+@pytest.mark.parametrize("value", [1.7e308, -1.7e308, 5e-324])
 def test_number_beyond_any_axis_is_only_in_table(tmp_path: Path, value: float) -> None:
     odd = write_run(tmp_path, "odd", {"eval_loss": value, "model_flops": value})
     assert compared(tmp_path, odd=odd)["runs"]["odd"] == value
     runs = {"good": str(next(tmp_path.glob("good-*"))), "odd": odd}
+    assert not is_drawable(value) and not is_positive(value)
     write_leaderboard(LeaderboardConfig(runs, str(tmp_path / "board")))
     assert (tmp_path / "board" / "leaderboard.png").exists()
 
@@ -87,6 +88,14 @@ def test_metrics_pipe_or_link_is_not_read(tmp_path: Path) -> None:
     Path(linked, "metrics.jsonl").symlink_to(elsewhere)
     runs, _ = read_runs({"odd": odd, "linked": linked})
     assert [run.curve for run in runs] == [((), ()), ((), ())]
+
+
+def test_long_lines_numbers_and_other_bytes_are_skipped(tmp_path: Path) -> None:
+    long = f'{{"step": 1, "a": [{"1, " * 100_000}1]}}'
+    file = tmp_path / "metrics.jsonl"
+    file.write_bytes(f'{long}\n{{"step": {"9" * 5000}}}\n'.encode() + b'\xff\xfe\n{"step": 2}\n{"step": 3}')
+    assert read_metrics(str(file)) == [{"step": 2}, {"step": 3}]
+    assert parse_metrics(f'{long}\n{{"step": 2}}') == [{"step": 2}]
 
 
 @pytest.mark.parametrize("label", [r"$\frac{$", "a $b$ c", "_hidden", "x" * 5000])

@@ -13,8 +13,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 root = sys.argv[1]
 letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-for name, special in (("tokenizer", {"eos_token": "<end>"}), ("endless", {})):
-    made = Tokenizer(models.BPE({each: number for number, each in enumerate([*letters, "<end>"])}, []))
+special = {"eos_token": "<end>", "additional_special_tokens": ["<turn>"]}
+for name, special in (("tokenizer", special), ("endless", {})):
+    made = Tokenizer(models.BPE({each: number for number, each in enumerate([*letters, "<end>", "<turn>"])}, []))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     PreTrainedTokenizerFast(tokenizer_object=made, **special).save_pretrained(f"{root}/{name}")
 for seed, name in enumerate(("web", "code")):
@@ -39,7 +40,7 @@ MADE = """
 import dataclasses, json, math, os, sys
 from datetime import timedelta
 from levanter.checkpoint import CheckpointerConfig
-from levanter.data.text import DatasetComponent, LmDataConfig, UrlDatasetSourceConfig
+from levanter.data.text import ChatLmDatasetFormat, DatasetComponent, LmDataConfig, UrlDatasetSourceConfig
 from levanter.eval_harness import LmEvalHarnessConfig
 from levanter.main.train_lm import TrainLmConfig
 from levanter.models.llama import LlamaConfig
@@ -52,6 +53,9 @@ from levanter.trainer import TrainerConfig
 from levanter.callbacks.watch import WatchConfig
 from tradewind.recipes.lm.run import LevanterTrainConfig, run_levanter_train_lm
 root = sys.argv[1]
+CHATS = ChatLmDatasetFormat(chat_template="{% for m in messages %}{% if m.role == 'user' %}?{{ m.content }}{% else %}="
+    "{% generation %}{{ m.content }}<turn>{% endgeneration %}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}={% endif %}")
 
 def made(name, steps=12, data={}, model={}, trainer={}, **more):
     run = {key: more.pop(key) for key in ("env_vars", "auto_build_caches", "allow_out_of_region") if key in more}

@@ -16,6 +16,7 @@ from tradewind.datasets.documents import Document, write_documents
 from tradewind.recipes.evaluate_lm import LmEvalConfig, Score, bytes_of_predicted, evaluate_lm, result_lines
 from tradewind.recipes.lm import stored_models
 from tradewind.recipes.lm.levanter_parts import cache_folder, check_cache
+from tradewind.recipes.lm.pod_config import TrainingOutput
 from tradewind.recipes.lm.training_summary import TYPICAL_UTILIZATION, TrainingSummary, end_lines
 from tradewind.recipes.metrics.file import MetricsFile, read_metrics, series
 from tradewind.recipes.metrics.tracking import TrackingOptions, TrainingLog
@@ -80,8 +81,24 @@ def test_evaluation_names_what_is_missing(tmp_path: Path) -> None:
 
 
 def test_report_on_unfinished_training_refused(tmp_path: Path) -> None:
+    config = ReportConfig(str(tmp_path), str(tmp_path), str(tmp_path / "report"))
     with pytest.raises(ValueError, match="train_path is the output of a step that has not ended"):
-        write_report(ReportConfig(str(tmp_path), str(tmp_path), str(tmp_path / "report")))
+        write_report(config)
+    (tmp_path / "result.json").write_text('{"steps": 3}')
+    with pytest.raises(ValueError, match="/result.json is not what its step writes, because its tokens is missing"):
+        write_report(config)
+    (tmp_path / "result.json").write_text('{"steps": 3, "tokens": 1, "parameters": 1}')
+    (tmp_path / "results.json").write_text('{"checkpoint": {"loss": 1.0}}')
+    with pytest.raises(ValueError, match="/results.json is not .* because its hf is missing"):
+        write_report(config)
+
+
+def test_training_ends_without_its_result_and_metrics(tmp_path: Path) -> None:
+    output = TrainingOutput(str(tmp_path), 3)
+    for text in ("[]", "{}", '{"steps": "3"}', '{"steps": 2}'):
+        (tmp_path / "result.json").write_text(text)
+        assert output.result() is None
+    assert output.last_metrics() == {}
 
 
 def test_vocabulary_smaller_than_bytes_refused(tmp_path: Path) -> None:

@@ -59,7 +59,6 @@ import shutil
 from pathlib import Path
 from haliax.quantization import QuantizationConfig
 from levanter.adaptor import LoraAdaptorConfig
-from levanter.data.text import ChatLmDatasetFormat
 
 def damaged():
     path = Path(shutil.copytree(f"{root}/out/whole/checkpoints/step-6", f"{root}/damaged/step-6"))
@@ -69,8 +68,8 @@ def damaged():
 def component(**fields):
     return {"components": {"web": DatasetComponent(**fields)}, "train_weights": {"web": 1.0}}
 
-def chats(name):
-    return made("r", data=component(cache_dir=f"{root}/{name}", format=ChatLmDatasetFormat()))
+def chats(name, format=CHATS):
+    return made("r", data=component(cache_dir=f"{root}/{name}", format=format))
 
 def untold(config):
     object.__setattr__(config.train_config.data, "train_weights", {"web": 1.0, "wiki": 1.0, "code": 0.0})
@@ -89,6 +88,8 @@ cases = {
     "late answers": lambda: chats("late"),
     "no answers": lambda: chats("unmarked"),
     "no chats": lambda: chats("web"),
+    "no template": lambda: chats("chats", ChatLmDatasetFormat()),
+    "no such token": lambda: made("r", hf_generation_eos_token_ids=[999]),
     "tasks": lambda: made("r", eval_harness=LmEvalHarnessConfig(task_spec=["x"])),
     "two begins": lambda: made("r", initialize_from_hf="a/b", initialize_from_checkpoint_path=f"{root}/out/whole"),
     "too long": lambda: made("r", train_seq_len=128),
@@ -186,7 +187,7 @@ TOKENIZE = """
 from pathlib import Path
 from tradewind.serialization.references import CodeFolder
 from tradewind.serialization.spec import Encoder, decode
-from tradewind.datasets.tokenization import tokenize
+from tradewind.datasets.tokenization import TokenizeFilesConfig, tokenize
 from tradewind.marin.legacy.classes import builder
 find = builder().find
 marin = "marin.processing.tokenize.tokenize"
@@ -196,13 +197,25 @@ written = find(f"{marin}.TokenizeConfig")(
     [f"{root}/texts"], [f"{root}/texts/*.jsonl"], f"{root}/mine", f"{root}/tokenizer", tags=["mine"],
     format=find("levanter.data.text.TextLmDatasetFormat")(text_key="text"))
 tokenize(decoded(written))
-try:
-    tokenize(decoded(find(f"{marin}.HfTokenizeConfig")("a/b", f"{root}/hub", f"{root}/tokenizer")))
-except ValueError as error:
-    print(error)
-run_levanter_train_lm(made("of-mine", 2, {
-    "components": {"web": DatasetComponent(), "mine": DatasetComponent(cache_dir=f"{root}/mine")},
-    "train_weights": {"web": 1.0, "mine": 1.0}}))
+with open(f"{root}/talks.jsonl", "w") as file:
+    talk = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ok"}]
+    file.writelines(json.dumps({"messages": talk}) + "\\n" for _ in range(64))
+paths = [f"{root}/talks.jsonl"]
+tokenize(TokenizeFilesConfig(paths, paths, f"{root}/talks", f"{root}/tokenizer", format=CHATS))
+run_levanter_train_lm(made("of-mine", 40, hf_save_steps=10**6, data={
+    "components": {"web": DatasetComponent(), "mine": DatasetComponent(cache_dir=f"{root}/mine"),
+                   "talks": DatasetComponent(cache_dir=f"{root}/talks", format=CHATS)},
+    "train_weights": {"web": 1.0, "mine": 1.0, "talks": 6.0}}))
+import numpy as np
+from transformers import AutoTokenizer, FlaxLlamaForCausalLM, GenerationConfig
+export = f"{root}/out/of-mine/hf/step-39"
+tokenizer, model = AutoTokenizer.from_pretrained(export), FlaxLlamaForCausalLM.from_pretrained(export)
+stops = GenerationConfig.from_pretrained(export).eos_token_id
+said = tokenizer.apply_chat_template(talk[:1], add_generation_prompt=True)
+while len(said) < 16 and said[-1] not in stops:
+    seen = np.array([said + [0] * (16 - len(said))])
+    said.append(int(model(seen, np.ones_like(seen)).logits[0, len(said) - 1].argmax()))
+print(tokenizer.decode(said), stops)
 """
 WEIGHTS = "embeddings/token_embeddings/weight"
 WHOLE = f"/out/whole/checkpoints/step-{STEPS - 1}"
@@ -225,6 +238,8 @@ REFUSED = {
     "after the first 32 tokens, where a sequence ends, so nothing would count in the loss: give a model with a longer",
     "no answers": "train_config.data.components['web']: in none of its 2 conversations does the chat template mark wor",
     "no chats": "train_config.data.components['web']: the token cache at ROOT/web/train is not of chats, as its format",
+    "no template": "train_config.data.components['web'].format: No chat template provided and tokenizer has no default",
+    "no such token": "train_config.hf_generation_eos_token_ids=[999]: Token ID 999 out of range [0, 258): give numbers",
     "part of a batch": "train_config.trainer.train_batch_size=4 is not a positive multiple of 8: it is divided into 4",
     "tasks": "fits",
     "two begins": "train_config.initialize_from_hf and train_config.initialize_from_checkpoint_path both say",
@@ -409,13 +424,14 @@ def steps_taken(checkpoint: str) -> int:
     return int(stored_array(checkpoint, "opt_state/count"))
 
 
-def test_files_tokenized_by_marin_config_join_mixture(bench: Workbench) -> None:
+def test_tokenized_files_and_chats_train_and_answer_from_export(bench: Workbench) -> None:
     printed = bench.run(MADE + TOKENIZE + END)
     tokens = 8 * (len("raw text " * 40) + 2)
     assert f"train: 8 documents, {tokens:,} tokens in {bench.root}/mine/train" in printed
-    assert any(line.startswith("id='a/b': tokenize does not read data sets from the Hugging") for line in printed)
-    assert "  mixture: web 50.0%, mine 50.0%" in printed
-    assert bench.result("of-mine")["eval_losses"].keys() == {"web", "mine"}
+    assert "  mixture: web 12.5%, mine 12.5%, talks 75.0%" in printed
+    assert bench.result("of-mine")["eval_losses"].keys() == {"web", "mine", "talks"}
+    assert "  exports have the chat template and end an answer at '<turn>'" in printed
+    assert printed[-1] == "?hi=ok<turn> [256, 257]", "the export asks in the template, and its answer ends"
 
 
 def test_invalid_settings_refused_with_field_before_allocation(bench: Workbench) -> None:

@@ -156,7 +156,7 @@ def test_author_and_description_are_versioned() -> None:
     ],
 )
 def test_invalid_result_refused_with_field(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=f"result.json is not what a training writes, because {message}"):
+    with pytest.raises(ValueError, match=f"result.json is not what its step writes, because {message}"):
         measures_of(training(tmp_path, **changes))
 
 
@@ -164,7 +164,7 @@ def test_invalid_result_refused_with_field(tmp_path: Path, changes: dict[str, An
 def test_malformed_result_file_refused(tmp_path: Path, content: str) -> None:
     training(tmp_path)
     (tmp_path / "result.json").write_text(content)
-    with pytest.raises(ValueError, match="is not what a training writes, because it"):
+    with pytest.raises(ValueError, match="is not what its step writes, because it"):
         measures_of(str(tmp_path))
 
 

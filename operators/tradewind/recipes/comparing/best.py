@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tradewind.datasets.files import exists, join, read_json, write_json
+from tradewind.datasets.files import join, write_json
 from tradewind.recipes.comparing.compare import CompareConfig
 from tradewind.recipes.comparing.runs import RunResult
+from tradewind.recipes.stored_json import read_object
+from tradewind.records.parsing import OBJECT, TEXT
 from tradewind.steps import ExecutorStep, InputName, lazy, output_path_of, versioned
 from tradewind.text import did_you_mean, truncated_repr
 
 __all__ = ["best_output", "best_setting"]
 
 BEST_FILE: Final = "best.json"
+_KINDS: Final = {"run": TEXT, "output_path": TEXT, "settings": OBJECT}
 
 
 def best_setting(comparison: Any, name: str) -> Any:
@@ -77,9 +80,9 @@ def _comparison(value: Any) -> Any:
 
 def _best(comparison: str) -> dict[str, Any]:
     file = join(comparison, BEST_FILE)
-    if not exists(file):
+    best = read_object(file, _KINDS, _KINDS)
+    if best is None:
         raise ValueError(
             f"There is no {file}: force the step of this comparison once, so that it records the best run."
         )
-    best: dict[str, Any] = read_json(file)
     return best

@@ -5,6 +5,7 @@ As in a comparison, the step fits the law to the trainings that have a result, a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -98,7 +99,11 @@ def _write(
     print("\n".join([str(law), *format_columns(rows)]), flush=True)
     numbers = asdict(law) | {"worst_error": max(abs(_error(law, point)) for point in points.values())}
     optima = [(flops, sizes) for flops in config.budgets if (sizes := law.best_for(flops)) is not None]
-    best = [{"flops": flops, "parameters": n, "tokens": d, "loss": law.loss(n, d)} for flops, (n, d) in optima]
+    best = [
+        {"flops": flops, "parameters": n, "tokens": d, "loss": loss}
+        for flops, (n, d) in optima
+        if math.isfinite(loss := law.loss(n, d))
+    ]
     with atomic_writer(join(config.output_path, "scaling_law.png")) as file:
         file.write(scaling_picture(law, points, config.title))
     write_json(join(config.output_path, "scaling_law.json"), numbers | {"best": best})

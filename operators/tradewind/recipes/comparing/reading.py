@@ -15,12 +15,14 @@ from tradewind.records.manifests import RESULT_FILE
 from tradewind.records.parsing import RecordFormatError, parse_object
 from tradewind.records.record import Record, RecordState, read_records
 from tradewind.storage import Location, StorageError
-from tradewind.storage.bounded_read import LARGE, Content
+from tradewind.storage.bounded_read import Content
 from tradewind.storage.files import read_contents
 from tradewind.text import single_line
 
 CURVES: Final = ("eval/loss", "train/loss")
 """Metrics to draw of a training: the first that it has."""
+_MAX_RESULT: Final = 4 << 20
+"""Bound for a result and for a version record in bytes, which become twenty times as large when parsed."""
 MAX_NUMBERS: Final = 200
 """Bound for a run's numbers, each of which is a column of a table."""
 
@@ -33,7 +35,9 @@ def read_runs(paths: Mapping[str, str]) -> tuple[list[RunResult], list[MissingRu
     """
     records = read_records(list(dict.fromkeys(paths.values())))
     ended = {label: path for label, path in paths.items() if records[path].state is RecordState.FINISHED}
-    contents = read_contents([join(path, name) for path in ended.values() for name in (RESULT_FILE, INFO_FILE)], LARGE)
+    contents = read_contents(
+        [join(path, name) for path in ended.values() for name in (RESULT_FILE, INFO_FILE)], _MAX_RESULT
+    )
     missing = [MissingRun(label, _reason(path, records[path])) for label, path in paths.items() if label not in ended]
     return [_run_result(label, path, contents) for label, path in ended.items()], missing
 

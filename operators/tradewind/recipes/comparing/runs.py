@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -25,7 +24,7 @@ NAMED_CURVES: Final = 10
 WIDE: Final = 8.0
 """Ratio of largest to smallest value from which an axis is logarithmic."""
 MAX_DRAWN: Final = 1e100
-"""Bound for values: larger ones overflow when axes are computed."""
+"""Bound for values: larger ones, and smaller ones than its inverse, overflow in axes and in laws."""
 _MAX_TEXT_CHARS: Final = 60
 
 
@@ -40,14 +39,14 @@ def _are_runs(value: Any) -> bool:
 RUNS: Final = FieldRule("a mapping of labels to steps, such as {'lr=0.1': trained}", _are_runs)
 
 BUDGETS: Final = FieldRule(
-    "a list of numbers above 0, such as [1e21]",
+    "a list of numbers from 1e-100 to 1e100, such as [1e21]",
     lambda value: isinstance(value, (list, tuple)) and all(is_positive(each) for each in value),
 )
 
 
 def is_positive(value: Any) -> bool:
-    """Whether it is a finite number above 0."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= sys.float_info.max
+    """Whether it is a number above 0 that arithmetic can handle."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 1 / MAX_DRAWN <= value <= MAX_DRAWN
 
 
 @dataclass(frozen=True)
@@ -179,7 +178,7 @@ def numeric_setting(runs: Sequence[RunResult]) -> str | None:
 
 def is_drawable(value: float) -> bool:
     """Whether an axis can show it."""
-    return -MAX_DRAWN < value < MAX_DRAWN
+    return value == 0 or 1 / MAX_DRAWN < abs(value) < MAX_DRAWN
 
 
 def escape_math(text: str) -> str:

@@ -43,7 +43,10 @@ class PowerTerm:
     exponent: float
 
     def at(self, x: float) -> float:
-        return self.coefficient * math.pow(x, -self.exponent)
+        try:
+            return self.coefficient * math.pow(x, -self.exponent)
+        except OverflowError:
+            return math.inf
 
 
 @dataclass(frozen=True)
@@ -71,14 +74,20 @@ class ScalingLaw:
         return self.floor + sum(term.at(x) for term, x in terms if term is not None)
 
     def best_for(self, flops: float) -> tuple[float, float] | None:
-        """Return parameters and tokens of the lowest loss for this compute (equation 4); None without both terms."""
+        """Return parameters and tokens of the lowest loss for this compute (equation 4); None without both terms.
+
+        None also for a compute so far from the points that the numbers overflow.
+        """
         if self.parameters is None or self.tokens is None:
             return None
         alpha, beta = self.parameters.exponent, self.tokens.exponent
         ratio = (alpha * self.parameters.coefficient) / (beta * self.tokens.coefficient)
         product = flops / FLOPS_PER_PARAMETER_AND_TOKEN
-        parameters = ratio ** (1 / (alpha + beta)) * product ** (beta / (alpha + beta))
-        return parameters, product / parameters
+        try:
+            parameters = ratio ** (1 / (alpha + beta)) * product ** (beta / (alpha + beta))
+            return parameters, product / parameters
+        except (OverflowError, ZeroDivisionError):
+            return None
 
 
 class TooFewPointsError(ValueError):
@@ -107,7 +116,12 @@ def fit_law(points: Sequence[Point]) -> ScalingLaw:
         raise TooFewPointsError(
             f"A scaling law in {named} has {unknown} unknowns, and there are {len(points)} trainings."
         )
-    floor, terms = _minimise([variables[number] for number in varying], [point.loss for point in points])
+    try:
+        floor, terms = _minimise([variables[number] for number in varying], [point.loss for point in points])
+    except OverflowError:
+        raise TooFewPointsError(
+            "The trainings are too far apart for a scaling law: leave out those that diverged."
+        ) from None
     fitted = dict(zip(varying, terms, strict=True))
     return ScalingLaw(floor, fitted.get(0), fitted.get(1))
 

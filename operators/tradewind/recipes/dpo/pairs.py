@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tradewind.datasets.files import exists, join
 from tradewind.recipes.lm.cache_integrity import LEDGER
-from tradewind.recipes.lm.checks import load_tokenizer
+from tradewind.recipes.lm.checks import check_format
 from tradewind.recipes.lm.data_locations import cache_path, has_weight
 
 if TYPE_CHECKING:
@@ -35,13 +35,9 @@ def check_pairs(made: Any) -> None:
         ValueError: The tokenizer cannot be loaded, a template is missing or does not mark the assistant's
             words, or a pair is longer than the sequences of the training.
     """
-    tokenizer = load_tokenizer(made.data)
     max_length = made.train_seq_len or made.model.max_seq_len
     for name, component in made.data.components.items():
-        try:
-            component.format.build_preprocessor(tokenizer)
-        except ValueError as error:
-            raise ValueError(f"train_config.data.components[{name!r}].format: {error}") from error
+        check_format(made.data, name, component)
         reads = {"train": has_weight(made.data, name), "validation": made.validation_split_fraction is None}
         for split in (split for split, is_read in reads.items() if is_read):
             for side, lengths in _lengths(made.data, name, split):

@@ -15,7 +15,7 @@ from tradewind.datasets.files import exists, join
 from tradewind.recipes.checkpoints.resume import newest_checkpoint
 from tradewind.recipes.lm import levanter_parts
 from tradewind.recipes.lm.cache_integrity import LEDGER
-from tradewind.recipes.lm.data_locations import cache_path, has_weight
+from tradewind.recipes.lm.data_locations import cache_path, cached_components, has_weight
 from tradewind.recipes.lm.field_types import check_values
 from tradewind.recipes.lm.stored_models import (
     AVERAGED,
@@ -53,9 +53,20 @@ def check_train_config(given: Any) -> None:
 
 
 def check_data(made: Any) -> None:
-    """Raise ``ValueError`` for a tokenizer that does not fit, or for chats without tokens in the loss."""
+    """Raise ``ValueError`` for a tokenizer or a format that does not fit, or for chats without tokens in the loss."""
     check_tokenizer(made)
+    for name, component in cached_components(made.data):
+        if hasattr(component.format, "chat_template"):
+            check_format(made.data, name, component)
     check_chats(made)
+
+
+def check_format(data: Any, name: str, component: Any) -> None:
+    """Raise ``ValueError`` for a format that does not fit the tokenizer, such as chats without a template."""
+    try:
+        component.format.build_preprocessor(load_tokenizer(data))
+    except ValueError as error:
+        raise ValueError(f"train_config.data.components[{name!r}].format: {error}") from error
 
 
 def check_tokenizer(made: Any) -> None:

@@ -179,7 +179,7 @@ def has_weight(data: Any, name: str) -> bool:
 
 
 def _caches_of(field: str, data: Any) -> Iterator[NeededCache]:
-    for name, component in _cached_components(data):
+    for name, component in cached_components(data):
         token_field = getattr(component.format, "token_data_key", TOKENS)
         is_one_text = type(component.format).__name__ == "TextLmDatasetFormat" and not component.pack
         for split, can_be_built in _needed(data, name, component).items():
@@ -187,7 +187,7 @@ def _caches_of(field: str, data: Any) -> Iterator[NeededCache]:
             yield NeededCache(field, name, split, path, can_be_built, is_one_text, token_field)
 
 
-def _cached_components(data: Any) -> Iterator[tuple[str, Any]]:
+def cached_components(data: Any) -> Iterator[tuple[str, Any]]:
     for name, component in data.components.items():
         children = getattr(component, "children", None)
         if children is not None:

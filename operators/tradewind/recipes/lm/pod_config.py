@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from glob import has_magic
 from typing import Any, Final
 
-from tradewind.datasets.files import exists, is_remote, join, read_json, remove_unfinished, write_json
+from tradewind.datasets.files import exists, is_remote, join, remove_unfinished, write_json
 from tradewind.datasets.tokenizer_files import local_tokenizer
 from tradewind.recipes.checkpoints.resume import (
     METADATA,
@@ -29,13 +29,16 @@ from tradewind.recipes.checkpoints.resume import (
 )
 from tradewind.recipes.checkpoints.saving import checkpointer_like
 from tradewind.recipes.lm import levanter_parts
+from tradewind.recipes.lm.chat_export import with_chat_format
 from tradewind.recipes.lm.checks import check_averages, trains_whole_model, usable_harness
 from tradewind.recipes.lm.config import LevanterTrainConfig, output_path_of, run_id_of
 from tradewind.recipes.lm.data_locations import builds_caches
 from tradewind.recipes.lm.levanter_config import log_folder
 from tradewind.recipes.lm.trainer import loads_whole_models
 from tradewind.recipes.metrics.file import read_metrics
+from tradewind.recipes.stored_json import read_object
 from tradewind.recipes.train_config import checkpoints_path, export_path, folder_of_training, metrics_path, result_path
+from tradewind.records.parsing import COUNT
 
 LAST_CHECKPOINT_TIMEOUT_S: Final = 900.0
 """Timeout for writing the last checkpoint after the last step."""
@@ -73,8 +76,10 @@ class TrainingOutput:
 
     def result(self) -> dict[str, Any] | None:
         """Return the result of a finished training of this length, or None."""
-        path = result_path(self.path)
-        result: dict[str, Any] | None = read_json(path) if exists(path) else None
+        try:
+            result = read_object(result_path(self.path), {"steps": COUNT}, ["steps"])
+        except ValueError:  # it is written again, from the last checkpoint
+            return None
         return result if result and result["steps"] == self.num_train_steps else None
 
     def check_checkpoints(self) -> None:
@@ -138,8 +143,9 @@ class TrainingOutput:
         sync_global_devices("tradewind: last checkpoint kept")
 
     def last_metrics(self) -> dict[str, Any]:
-        """Return the metrics of the last step."""
-        metrics = read_metrics(metrics_path(self.path))
+        """Return the metrics of the last step; none without a file, since the checkpoint needs none."""
+        path = metrics_path(self.path)
+        metrics = read_metrics(path) if exists(path) else []
         return metrics[-1] if metrics and metrics[-1]["step"] == self.num_train_steps - 1 else {}
 
     def write_result(self, result: Mapping[str, Any]) -> None:
@@ -173,7 +179,7 @@ def with_paths(config: Any) -> Any:
     """Prepare the fields that all training configs share."""
     given = config.train_config
     data = data_with_paths(config, given.data, "data")
-    return dataclasses.replace(
+    made = dataclasses.replace(
         given,
         data=data,
         model=_model(given, data.tokenizer),
@@ -181,6 +187,7 @@ def with_paths(config: Any) -> Any:
         hf_save_path=_export(config),
         initialize_from_checkpoint_path=_checkpoint(config, _WEIGHTS),
     )
+    return with_chat_format(made)
 
 
 def data_with_paths(config: Any, data: Any, field: str) -> Any:

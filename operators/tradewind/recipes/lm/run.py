@@ -17,6 +17,7 @@ from typing import Any, Final
 from tradewind.datasets.files import basename, exists, join
 from tradewind.recipes.checkpoints.resume import clean_up_checkpoints
 from tradewind.recipes.lm import levanter_parts
+from tradewind.recipes.lm.chat_export import chat_lines
 from tradewind.recipes.lm.checks import (
     can_lay_out,
     check_batches,
@@ -208,8 +209,9 @@ class TrainingAdapter:
         newest = output.newest_step()
         if jax.process_index() == 0:
             resumed = [f"continues after step {newest + 1}/{summary.steps}"] if newest >= 0 else []
-            exports = [] if made.hf_save_path else ["  writes no Hugging Face export"]
-            print("\n".join([*self.start_lines(summary, made), *exports, *resumed]), flush=True)
+            exports = chat_lines(made) if made.hf_save_path else ["writes no Hugging Face export"]
+            lines = [*self.start_lines(summary, made), *(f"  {line}" for line in exports), *resumed]
+            print("\n".join(lines), flush=True)
         with own_scratch() if missing_caches(made) else nullcontext():
             expect_steps()
             tracked = with_all_trackers(made, output.path, newest + 1, summary.together, self.also_kept(made))

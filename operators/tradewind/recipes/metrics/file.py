@@ -7,17 +7,24 @@ checkpoint repeats some steps and appends them again: ``read_metrics`` takes the
 from __future__ import annotations
 
 import json
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from tradewind.datasets.files import exists, is_remote, parent, read_text, write_text
 from tradewind.records.parsing import is_count, is_number
+from tradewind.storage import open_file
 
 REMOTE_S = 20.0
 """Maximum age of the file on an object store, which each write replaces as a whole."""
-MAX_BYTES: Final = 1 << 30
-"""Bound for another training's metrics, which are read at once: some million steps."""
+MAX_BYTES: Final = 64 << 20
+"""Bound for another training's metrics, which are read at once: some 600,000 steps."""
+MAX_STEPS: Final = 1 << 20
+_MAX_LINE: Final = 1 << 16
+"""Characters of a line; of a longer one, which no training writes, each part is ignored that is none."""
+_LINE: Final = re.compile(rf"[^\n]{{1,{_MAX_LINE}}}")
 
 
 class MetricsFile:
@@ -57,17 +64,38 @@ def read_metrics(path: str) -> list[dict[str, Any]]:
     Raises:
         FileNotFoundError: There is no file.
     """
-    return parse_metrics(read_text(path))
+    with open_file(path) as file:
+        return _parse(iter(partial(file.readline, _MAX_LINE), b""))
+
+
+def read_bounded_metrics(path: str) -> list[dict[str, Any]] | None:
+    """Read another training's file like ``read_metrics``, within a bound; None without a file.
+
+    Raises:
+        ValueError: It is too large, or no text file.
+    """
+    from tradewind.storage.files import read_contents  # the file store: not while a DAG file is parsed
+
+    content = read_contents([path], MAX_BYTES).get(path)
+    if content is not None and content.flaw is not None:
+        raise ValueError(f"{path} is not read, because {content.flaw}: give the output of another training.")
+    return None if content is None else parse_metrics(content.text)
 
 
 def parse_metrics(text: str) -> list[dict[str, Any]]:
-    """Parse the file's text like ``read_metrics``; other lines are ignored."""
+    """Parse the text of another training's file like ``read_metrics``; other lines, and too many steps, are ignored."""
+    return _parse((found[0] for found in _LINE.finditer(text)), MAX_STEPS)
+
+
+def _parse(lines: Iterable[str | bytes], max_steps: int | None = None) -> list[dict[str, Any]]:
     steps: dict[int, dict[str, Any]] = {}
-    for line in text.splitlines():
+    for line in lines:
         try:
             values = json.loads(line)
         except (ValueError, RecursionError):
             continue
+        if len(steps) == max_steps:
+            break
         if isinstance(values, dict) and is_count(values.get("step")):
             steps.setdefault(values["step"], {}).update(values)
     return [steps[step] for step in sorted(steps)]

@@ -16,7 +16,8 @@ from typing import Any, Final
 
 from tradewind.cloud_tpu.goodput import STEP_SECONDS
 from tradewind.datasets.files import basename, join, parent, write_text
-from tradewind.recipes.metrics.file import MAX_BYTES, is_measure, parse_metrics, series
+from tradewind.recipes.metrics.file import is_measure, read_bounded_metrics, series
+from tradewind.recipes.stored_json import read_object
 from tradewind.recipes.train_config import metrics_path, result_path
 from tradewind.records.parsing import (
     COUNT,
@@ -24,13 +25,9 @@ from tradewind.records.parsing import (
     NUMBER,
     OBJECT,
     FieldType,
-    RecordFormatError,
-    parse_fields,
-    parse_object,
 )
 from tradewind.records.parsing import TEXT as RECORD_TEXT
 from tradewind.steps.fields import PATH, SOME_TEXT, TEXT, check_fields
-from tradewind.storage.bounded_read import LARGE, Content
 from tradewind.text import single_line
 
 RESULTS_FILE: Final = "speedrun_results.json"
@@ -121,16 +118,13 @@ def measures_of(train_path: str) -> TrainingMeasures:
     Raises:
         ValueError: It has not ended, is no training, or is too short for a timed step.
     """
-    from tradewind.storage.files import existing_many, read_contents
-
-    result_file, metrics_file = result_path(train_path), metrics_path(train_path)
-    if existing_many([result_file, metrics_file]) != {result_file, metrics_file}:
+    result = read_object(result_path(train_path), _KINDS, ("parameters", "tokens", "steps"))
+    metrics = read_bounded_metrics(metrics_path(train_path))
+    if result is None or metrics is None:
         raise ValueError(
             f"{train_path} is no output of a finished training: give one of train, train_mixture or "
             "run_levanter_train_lm, which ends with result.json beside metrics.jsonl."
         )
-    result = _result(result_file, read_contents([result_file], LARGE)[result_file])
-    metrics = parse_metrics(read_contents([metrics_file], MAX_BYTES)[metrics_file].text)
     bits = series(metrics, C4_BITS_PER_BYTE)[1]
     return TrainingMeasures(
         parameters=result["parameters"],
@@ -146,20 +140,6 @@ def measures_of(train_path: str) -> TrainingMeasures:
         c4_bits_per_byte=_finite(bits[-1]) if bits else None,
         settings=result.get("settings") or {},
     )
-
-
-def _result(file: str, content: Content) -> dict[str, Any]:
-    """Parse the training's result; its fields are checked, since any user of the bucket may have written it.
-
-    Raises:
-        ValueError: It is no result of a training.
-    """
-    try:
-        if content.flaw is not None:
-            raise RecordFormatError(content.flaw)
-        return parse_fields(parse_object(content.text), _KINDS, ("parameters", "tokens", "steps"))
-    except RecordFormatError as flaw:
-        raise ValueError(f"{file} is not what a training writes, because {flaw}: give the output of one.") from None
 
 
 def _seconds(train_path: str, metrics: list[dict[str, Any]], steps: int) -> float:
