@@ -61,6 +61,7 @@ def test_only_files_that_call_executor_main_are_taken(tmp_path: Path) -> None:
         a=ONE,
         b="import marin\n",
         c="# executor_main(steps)\ndef executor_main(steps): ...\n",
+        blank="\n" * 100_000,
         d="class A:\n    def go(self):\n        executor_main([])\n",
     )
     files = [file.name for file in runnable_files(tmp_path / "experiments")]

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tradewind.experiments import experiment_dag, refuse_script
 from tradewind.marin.checkouts import checkout_of, find_given
-from tradewind.marin.refusals import Reason, RefusedFileError, refused_file
+from tradewind.marin.cluster_needs import need_of
+from tradewind.marin.refusals import Reason, RefusedFileError, notes, refused_file
 from tradewind.marin.sandbox.evaluation import Evaluated, evaluate
 from tradewind.marin.sandbox.executor_api import Captured
 from tradewind.marin.sandbox.import_map import MAX_BYTES
@@ -37,6 +38,10 @@ _CALLS_EXECUTOR_MAIN = re.compile(rb"^(?![ \t]*+(#|def\s)).*\bexecutor_main[ \t]
 
 class MarinFileWarning(UserWarning):
     """A Marin file yields no DAG although it contains no error."""
+
+
+class ClusterNeedWarning(MarinFileWarning):
+    """A step of a Marin file needs a library that the cluster lacks."""
 
 
 class MarinDags(list["DAG"]):
@@ -74,7 +79,8 @@ def marin_experiment(
         return dags
     caller = sys._getframe(1).f_globals
     path = find_given(file, caller.get("__file__"))
-    refuse_script(caller, f"python {path}")
+    if notes.root is None:
+        refuse_script(caller, f"python {path}")
     if not path.is_file():
         raise RefusedFileError(f"{path} is no file: give a file, or use marin_experiments() for a folder.")
     root = checkout_of(path, checkout)
@@ -111,7 +117,8 @@ def marin_experiments(
         return dags
     caller = sys._getframe(1).f_globals
     top = find_given(folder, caller.get("__file__"))
-    refuse_script(caller, "one of the files as a script")
+    if notes.root is None:
+        refuse_script(caller, "one of the files as a script")
     if not top.is_dir():
         raise RefusedFileError(f"{top} is no folder: give a folder, or use marin_experiment() for a file.")
     root = checkout_of(top, checkout)
@@ -194,8 +201,18 @@ def dags_of(
             raise refused_file(run.file, Reason(captured.place, reason)) from error
         if dag is not None:
             set_code_folder(dag, root)
+            _warn_of_needs(dag, captured, run.file)
             made.append(dag)
     return made
+
+
+def _warn_of_needs(dag: DAG, captured: Captured, file: str) -> None:
+    """Warn of the first step of each function that fails on the cluster."""
+    named = {id(step.fn): step for task in reversed(dag.tasks) if (step := getattr(task, "step", None)) is not None}
+    for step in named.values():
+        if (need := need_of(step.fn)) is not None:
+            text = f"makes step {step.name!r}, which fails on the cluster as it is: {need}"
+            _warn(file, captured.place.line if captured.place else 0, text, ClusterNeedWarning)
 
 
 def _ids(run: Run, base: str) -> list[str]:
@@ -243,8 +260,8 @@ def _log_environment(outcomes: Sequence[Evaluated]) -> None:
             logger.info("%s reads the environment variables %s", outcome.run.file, ", ".join(outcome.run.environment))
 
 
-def _warn(file: str, line: int, text: str) -> None:
-    warnings.warn_explicit(f"{file} {text}.", MarinFileWarning, file, line)
+def _warn(file: str, line: int, text: str, category: type[MarinFileWarning] = MarinFileWarning) -> None:
+    warnings.warn_explicit(f"{file} {text}.", category, file, line)
 
 
 # Import errors of single files of a folder, which Airflow shows beside the DAGs of the others.

@@ -11,7 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tradewind.marin.checkouts import checkout_of, find_given
-from tradewind.marin.loading import MAX_STEPS, TIME_LIMIT_S, MarinFileWarning, check_ids, dags_of, id_of, runnable_files
+from tradewind.marin.loading import (
+    MAX_STEPS,
+    TIME_LIMIT_S,
+    ClusterNeedWarning,
+    MarinFileWarning,
+    check_ids,
+    dags_of,
+    id_of,
+    runnable_files,
+)
 from tradewind.marin.refusals import RefusedFileError, SourceLine
 from tradewind.marin.sandbox.builtins import SECRET_NAME
 from tradewind.marin.sandbox.evaluation import Evaluated, evaluate
@@ -138,6 +147,7 @@ class PortedFile:
         dags: The DAGs that it yields.
         finding: Why it yields none. The loader stops at the first reason, so an edit may reveal another.
         remarks: Further notes for the user.
+        fails_on_cluster: Whether a step needs what the cluster lacks; a remark names it.
     """
 
     checkout: Path
@@ -145,6 +155,7 @@ class PortedFile:
     dags: tuple[DAG, ...] = ()
     finding: PortFinding | None = None
     remarks: tuple[str, ...] = ()
+    fails_on_cluster: bool = False
 
     @property
     def verdict(self) -> PortVerdict:
@@ -215,7 +226,9 @@ def _port_file(
             return PortedFile(root, shown, finding=_finding(error, root))
     remarks = [(each.lineno, str(each.message)) for each in caught if issubclass(each.category, MarinFileWarning)]
     if dags:
-        return PortedFile(root, shown, tuple(dags), remarks=tuple(f"line {line}: {text}" for line, text in remarks))
+        fails = any(issubclass(each.category, ClusterNeedWarning) for each in caught)
+        told = tuple(f"line {line}: {text}" for line, text in remarks)
+        return PortedFile(root, shown, tuple(dags), remarks=told, fails_on_cluster=fails)
     line, text = remarks[0]
     place = SourceLine(shown, line) if line else None
     return PortedFile(root, shown, finding=PortFinding(place, _source(place, root), text, None))

@@ -35,6 +35,31 @@ def test_port_names_dag_of_unchanged_file(cli: Environment, checkout: Path) -> N
     assert (done.code, done.out) == (0, "experiments/fine.py: runs unchanged\n  DAG fine: 1 step\n")
 
 
+@pytest.mark.parametrize(
+    ("top", "body", "fn", "need"),
+    [
+        ("from zephyr import flow_backend", "flow_backend().execute(c)", "outer", "zephyr.flow_backend, of Marin's"),
+        ("import ray, zephyr.execution as z", "z.flow_backend()", "ray.remote(outer)", "zephyr.execution, of Marin's"),
+        ("", "import zephyr", "outer", "zephyr, of Marin's library of data flows, which the step must bring"),
+        ("from marin.evaluation.run import evaluate", "", "evaluate", "marin.evaluation.run.evaluate, which runs from"),
+    ],
+)
+def test_port_tells_what_a_function_lacks_on_the_cluster(
+    cli: Environment, checkout: Path, top: str, body: str, fn: str, need: str
+) -> None:
+    put(checkout / "src/marin/evaluation/run.py", "def evaluate(config): ...\n")
+    functions = f"def inner(c):\n    {body or 'pass'}\ndef outer(c):\n    return inner(c)\n"
+    text = f"{top}\n{EXECUTOR}{functions}executor_main([ExecutorStep('s', {fn}, None)])\n"
+    put(checkout / "experiments/fine.py", text)
+    done = cli("port", "experiments/fine.py")
+    head, _, remark = done.out.splitlines()
+    assert done.code == 0 and head.endswith("fine.py: becomes a DAG unchanged, but a step fails on the cluster")
+    assert remark.startswith(
+        "  line 7: experiments/fine.py makes step 's', which fails on the cluster as it is: it uses "
+    )
+    assert need in remark
+
+
 @pytest.mark.slow
 def test_port_shows_line_and_edit_or_reason_for_other_files(cli: Environment, checkout: Path) -> None:
     done = cli("port", "experiments/clock.py")
@@ -118,7 +143,7 @@ def test_json_matches_text_and_excludes_output_of_files(cli: Environment, checko
         "experiments/tutorials/train_tiny.py": "unchanged",
     }
     fine = files["experiments/fine.py"]
-    assert fine["checkout"] == str(checkout) and fine["finding"] is None
+    assert fine["checkout"] == str(checkout) and fine["finding"] is None and not fine["fails_on_cluster"]
     assert fine["dags"] == [{"dag_id": "fine", "count": 1, "problem": None, "steps": []}]
     finding = files["experiments/clock.py"]["finding"]
     assert (finding["file"], finding["line"]) == ("experiments/clock.py", 3)

@@ -156,6 +156,9 @@ def test_module_added_to_checkout_replaces_its_stub(tmp_path: Path) -> None:
     [
         ("import marin.no_such", "ModuleNotFoundError: No module named 'marin.no_such': neither the checkout .* nor T"),
         ("from experiments.gone import x", r"No module named 'experiments.gone'"),
+        ("from experiments.llama import no", r"ImportError: cannot import name 'no' from 'experiments.llama': neither"),
+        ("from marin.processing.tokenize import no", r"ImportError: cannot import name 'no' from .* nor Tradewind has"),
+        ("import heavy; executor_main([heavy.make()])", r"and one is heavy.make\(...\), known only on the cluster"),
         ("1 / 0", "ZeroDivisionError: division by zero"),
         ("x = = 1", "SyntaxError: invalid syntax"),
         ("executor_main(range(10**12))", "executor_main needs steps, and one is a int"),

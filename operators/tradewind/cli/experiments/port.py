@@ -27,6 +27,7 @@ _WORDS: Final = {
     "edits": "needs these edits",
     "cannot": "cannot become a DAG, because",
 }
+_FAILS: Final = "becomes a DAG unchanged, but a step fails on the cluster"
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,8 @@ def _dag(dag: DAG, arguments: argparse.Namespace) -> _PortedDag:
 
 
 def _lines(report: _PortReport, file: PortedFile, dags: Sequence[_PortedDag]) -> list[str]:
-    lines = [f"{file.file}: {_WORDS[file.verdict.value]}"]
+    words = _FAILS if file.fails_on_cluster else _WORDS[file.verdict.value]
+    lines = [f"{file.file}: {words}"]
     if (finding := file.finding) is not None:
         lines.append(f"  {_where(finding, file)}{finding.why}")
         lines += [f"      {finding.source}"] if finding.source else []
@@ -190,6 +192,7 @@ def _file_json(report: _PortReport, file: PortedFile, dags: Sequence[_PortedDag]
         "verdict": file.verdict.value,
         "finding": _finding_json(file.finding) if file.finding is not None else None,
         "remarks": list(file.remarks),
+        "fails_on_cluster": file.fails_on_cluster,
         "dags": [
             {
                 "dag_id": dag.dag_id,

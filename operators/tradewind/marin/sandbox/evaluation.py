@@ -85,7 +85,7 @@ class _UnknownValues:
         elif isinstance(value, VersionedValue):
             if (unknown := find_stub(value.value)) is not None:
                 raise self._refused(step, f"{path} is versioned and holds {unknown}, known only on the cluster.")
-            parts.append(f"{path}={value.value!r}")
+            parts.append(f"{path}={self._text_of(value.value, step, path)}")
         elif isinstance(value, MirroredValue):
             self._add_parts(parts, step, value.value, path)
         elif isinstance(value, Stub) and holds_reference(value):
@@ -95,6 +95,12 @@ class _UnknownValues:
                 "path or a versioned value: its fields, and with them the step's version, are not known here.",
                 source_line_of(value),
             )
+
+    def _text_of(self, value: Any, step: ExecutorStep, path: str) -> str:
+        try:
+            return repr(value)
+        except ValueError as error:  # an integer of thousands of digits
+            raise self._refused(step, f"{path} is versioned and has no text: {error}") from None
 
     def _refused(self, step: ExecutorStep, text: str, place: SourceLine | None = None) -> Exception:
         return refused_file(self._shown, Reason(place or self._captured.place, f"step {step.name!r}: {text}"))

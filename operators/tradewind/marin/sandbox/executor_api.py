@@ -93,7 +93,8 @@ def _note(
         raise refuse(f"executor_main needs a list of steps, not a {type(steps).__name__}.", place)
     for step in steps:
         if not isinstance(step, ExecutorStep | InputName):
-            raise refuse(f"executor_main needs steps, and one is a {type(step).__name__}.", place)
+            what = f"{label}, known only on the cluster" if (label := find_stub(step)) else f"a {type(step).__name__}"
+            raise refuse(f"executor_main needs steps, and one is {what}.", place)
     if description is not None and not isinstance(description, str):
         raise refuse("executor_main needs a text as description.", place)
     if max_concurrent is not None and config is None:

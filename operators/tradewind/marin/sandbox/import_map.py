@@ -24,8 +24,16 @@ from tradewind.marin.checkouts import required_libraries, requirement_files
 from tradewind.marin.legacy import modules
 from tradewind.marin.legacy.classes import builder
 from tradewind.marin.legacy.table import module_rows
+from tradewind.marin.names.steps import REPLACEMENTS
 from tradewind.marin.offline import answers_fingerprint
-from tradewind.marin.refusals import FileFingerprint, SourceLine, file_fingerprint, refuse, running_place
+from tradewind.marin.refusals import (
+    FileFingerprint,
+    SourceLine,
+    file_fingerprint,
+    place_below,
+    refuse,
+    running_place,
+)
 from tradewind.marin.sandbox.answers import KNOWN_FUNCTIONS
 from tradewind.marin.sandbox.builtins import UserBuiltins
 from tradewind.marin.sandbox.executor_api import OVERRIDES
@@ -361,7 +369,11 @@ class ModuleSandbox:
         self.files[file] = stamp
         known = _compiled.get(file)
         if known is None or known[0] != stamp:
-            code = compile_file(file.read_bytes(), str(file))
+            try:
+                code = compile_file(file.read_bytes(), str(file))
+            except (RecursionError, MemoryError):
+                place = place_below(self.root, str(file), 0)
+                raise refuse(f"{file.name} has an expression that nests too deep to be compiled.", place) from None
             known = _compiled[file] = (stamp, code)
         module.__dict__["__builtins__"] = self.builtins.names
         module.__file__ = str(file)
@@ -410,9 +422,22 @@ class ModuleSandbox:
             raise ModuleNotFoundError(
                 f"No module named {full!r}: neither the checkout {self.root} nor Tradewind has it.", name=full
             )
-        stand_in = StubModule(full, own or {}, table, self._submodule, self._users_own)
+        check = (self._check_absent,) if top in _USERS else ()
+        stand_in = StubModule(full, own or {}, table, self._submodule, self._users_own, *check)
         stand_in.__path__ = [str(package)] if package is not None else []
         return stand_in, None
+
+    def _check_absent(self, module: str, name: str) -> None:
+        """Refuse a name of the user's packages that neither the checkout nor Tradewind has, as Python would.
+
+        Raises:
+            ImportError: The cluster does not have it either.
+        """
+        if f"{module}:{name}" not in REPLACEMENTS:
+            raise ImportError(
+                f"cannot import name {name!r} from {module!r}: neither the checkout {self.root} nor Tradewind has it.",
+                name=module,
+            )
 
     def _of_checkout(self, full: str, package: Path | None, file: Path | None) -> types.ModuleType:
         module = types.ModuleType(full)

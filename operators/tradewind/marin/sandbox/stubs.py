@@ -358,7 +358,10 @@ def stub_base(value: Stub) -> type:
 
 
 class StubModule(types.ModuleType):
-    """A module of a heavy library: Tradewind's names, table names, and cluster values."""
+    """A module of a heavy library: Tradewind's names, table names, and cluster values.
+
+    ``check`` may refuse a name that none of its sources has.
+    """
 
     __path__: list[str]
 
@@ -369,18 +372,19 @@ class StubModule(types.ModuleType):
         table: types.ModuleType | None,
         submodule: Callable[[str], types.ModuleType | None],
         fallback: Callable[[str], types.ModuleType | None] = lambda name: None,
+        check: Callable[[str, str], object] = lambda module, name: None,
     ) -> None:
         super().__init__(name)
         self.__path__ = []
         self.__dict__.update(own)
-        self.__dict__["_tradewind_sources"] = (table, submodule, fallback)
+        self.__dict__["_tradewind_sources"] = (table, submodule, fallback, check)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__"):
             if name != "__all__" and _is_inspected(name):  # import * reads it
                 raise refuse(f"it needs {self.__name__}.{name}, which is known only on the cluster.")
             raise AttributeError(name)
-        table, submodule, fallback = self.__dict__["_tradewind_sources"]
+        table, submodule, fallback, check = self.__dict__["_tradewind_sources"]
         full = f"{self.__name__}.{name}"
         found = submodule(full)
         if found is None:
@@ -388,6 +392,7 @@ class StubModule(types.ModuleType):
         if found is _MISSING:
             found = getattr(fallback(self.__name__), name, _MISSING)
         if found is _MISSING:
+            check(self.__name__, name)
             found = Stub(StubOrigin(full, self.__name__, name))
         self.__dict__[name] = found
         return found
