@@ -20,7 +20,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 from tradewind.fleet.access.connect import connected
-from tradewind.fleet.cloud.google_api import CloudDeniedError, CloudError, execute_request, google_api
+from tradewind.fleet.cloud.google_api import CloudDeniedError, CloudError, execute_request, google_api, readable_answer
 from tradewind.fleet.cloud.heads import NoHeadError
 from tradewind.fleet.cloud.token_secret import TokenSecret
 from tradewind.fleet.clusters import FleetCluster
@@ -114,10 +114,11 @@ def _finding(account: str, role: str, project: str, projects: Any, thing: str, o
     problems = []
     for place, request in places:
         try:
-            bindings = execute_request(request, f"The policy of {place}").get("bindings", [])
-            granted = {
-                str(one["role"]) for one in bindings if member in one.get("members", []) and not one.get("condition")
-            }
+            what = f"The policy of {place}"
+            found = execute_request(request, what).get("bindings", [])
+            with readable_answer(what):
+                held = [one for one in found if member in one.get("members", []) and not one.get("condition")]
+                granted = {str(one["role"]) for one in held}
             if enough := granted & _INCLUDED_IN[role]:
                 return well(about, f"{min(enough)} on {place}")
         except CloudError as error:
@@ -174,7 +175,9 @@ def _permissions(project: str, projects: Any) -> Diagnosis:
         resource=f"projects/{project}", body={"permissions": list(PERMISSIONS)}
     )
     try:
-        granted = set(execute_request(request, about).get("permissions", []))
+        found = execute_request(request, about).get("permissions", [])
+        with readable_answer(about):
+            granted = set(map(str, found))
     except CloudError as error:
         return unknown(about, str(error).removeprefix(f"{about}: "))
     if missing := [name for name in PERMISSIONS if name not in granted]:

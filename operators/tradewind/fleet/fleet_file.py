@@ -26,11 +26,17 @@ from tradewind.fleet.clusters import (
     TpuGeneration,
 )
 from tradewind.fleet.errors import BadFileError, FileProblem, nearest_names_hint
-from tradewind.fleet.yaml_schema import YamlDocument, YamlPath, fleet_schema, read_yaml_with_problems, schema_faults
+from tradewind.fleet.yaml_schema import (
+    MAX_FAULTS,
+    YamlDocument,
+    YamlPath,
+    fleet_schema,
+    read_yaml_with_problems,
+    schema_faults,
+)
 
 _CLUSTERS: Final = "clusters"
 _DEFAULTS: Final = "defaults"
-_MAX_FAULTS: Final = 100
 _MAX_NAMED: Final = 5
 
 
@@ -188,12 +194,12 @@ def load_fleet(file: Path) -> Fleet:
     """
     document = read_yaml_with_problems(file)
     unread = Faults(document.unread)
-    faults = [*islice(schema_faults(unread.without(document.value), fleet_schema()), _MAX_FAULTS)]
+    faults = [*islice(schema_faults(unread.without(document.value), fleet_schema()), MAX_FAULTS)]
     problems = [*document.problems, *line_problems(document.value, document)]
     problems += [FileProblem(document.line_of(at), f"{place_in_fleet(at)}: {sentence}") for at, sentence in faults]
-    if len(faults) == _MAX_FAULTS:
+    if len(faults) == MAX_FAULTS:
         raise BadFileError(
-            document.file, [*problems, FileProblem(1, f"there are at least {_MAX_FAULTS} problems: mend these first.")]
+            document.file, [*problems, FileProblem(1, f"there are at least {MAX_FAULTS} problems: mend these first.")]
         )
     wrong = Faults(document.unread | {at for at, _ in faults})
     sound = wrong.without(document.value)

@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +29,8 @@ YamlPath = tuple[str | int, ...]
 MAX_DEPTH: Final = 30
 MAX_VALUES: Final = 10_000
 """Maximum number of values of a file, with the copies of its aliases."""
+MAX_FAULTS: Final = 100
+"""Violations of a schema that are reported."""
 _MAX_NUMBER_CHARS: Final = 40
 _NUMBERS: Final = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -202,7 +205,7 @@ def schema_problems(
     document: YamlDocument, schema: Mapping[str, Any], place_of: Callable[[YamlPath], str]
 ) -> Iterator[FileProblem]:
     """Yield the violations of ``schema`` in the document; ``place_of`` a path begins the sentence about it."""
-    for where, sentence in schema_faults(document.value, schema):
+    for where, sentence in islice(schema_faults(document.value, schema), MAX_FAULTS):
         yield FileProblem(document.line_of(where), f"{place_of(where)}: {sentence}")
 
 

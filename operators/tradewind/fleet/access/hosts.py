@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tradewind.fleet.access.ssh import SshHost, find_ssh_head
-from tradewind.fleet.cloud.google_api import CloudNotFoundError, execute_request, google_api, list_all
+from tradewind.fleet.cloud.google_api import CloudNotFoundError, execute_request, google_api, list_all, readable_answer
 from tradewind.fleet.cloud.heads import HOST_KEYS, NoHeadError, keys_in
 from tradewind.fleet.clusters import CLUSTER_LABEL, FleetCluster
 from tradewind.fleet.errors import FleetError, nearest_names_hint
@@ -70,8 +70,9 @@ class ClusterHosts:
         """Return the slices whose label names the cluster, sorted by name."""
         what = f"The slices of cluster {self._cluster.name} in {self._cluster.project}, {self._cluster.zone}"
         nodes = list_all(self._nodes.list, what, "nodes", parent=self._parent)
-        own = (node for node in nodes if node.get("labels", {}).get(CLUSTER_LABEL) == self._cluster.name)
-        return sorted(map(_slice, own), key=lambda one: one.name)
+        with readable_answer(what):
+            own = [node for node in nodes if node.get("labels", {}).get(CLUSTER_LABEL) == self._cluster.name]
+            return sorted(map(_slice, own), key=lambda one: one.name)
 
     def named(self, names: Sequence[str]) -> list[SliceHost]:
         """Return the hosts with these names: ``SLICE`` for all of one, ``SLICE:N``, or an address; each once.
@@ -118,17 +119,19 @@ class ClusterHosts:
         """Return host → its published host keys, for these hosts of a slice."""
         body = {"queryPath": HOST_KEYS, "workerIds": [str(index) for index in indices]}
         request = self._nodes.getGuestAttributes(name=f"{self._parent}/nodes/{slice_name}", body=body)
+        what = f"The host keys of {slice_name}"
         try:
-            answer = execute_request(request, f"The host keys of {slice_name}")
+            answer = execute_request(request, what)
         except CloudNotFoundError:
             answer = {}
-        attributes = answer.get("guestAttributes", [])
-        if len(attributes) != len(indices) or not all(map(keys_in, attributes)):
+        with readable_answer(what):
+            keys = [keys_in(attributes) for attributes in answer.get("guestAttributes", [])]
+        if len(keys) != len(indices) or not all(keys):
             raise NoHeadError(
                 f"The hosts of {slice_name} have not all written down their SSH host keys, so their identity is "
                 "unknown: wait a minute if it is new; else guest attributes are switched off."
             )
-        return dict(zip(indices, map(keys_in, attributes), strict=True))
+        return dict(zip(indices, keys, strict=True))
 
     def _reachable(self, host: SliceHost, keys: tuple[str, ...], head: SshHost | None) -> SshHost:
         cluster, address = self._cluster, host.external_ip or host.internal_ip

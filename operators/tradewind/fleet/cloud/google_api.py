@@ -97,9 +97,9 @@ def readable_answer(what: str) -> Iterator[None]:
     """
     try:
         yield
-    except CloudError:
+    except FleetError:
         raise
-    except (AttributeError, LookupError, TypeError, RecursionError, UnicodeError, OverflowError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError, OverflowError) as error:
         raise CloudError(f"{what}: Google Cloud's answer cannot be read ({type(error).__name__}).") from None
 
 

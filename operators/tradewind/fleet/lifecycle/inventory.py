@@ -390,7 +390,7 @@ class CloudZone:
         self._nodes = self._nodes or google_api("tpu").projects().locations().nodes()
         name = f"projects/{self.project}/locations/{self.zone}/nodes/{one.name}"
         what = f"Labelling {one.name} in {self}"
-        with suppress(CloudNotFoundError):
+        with suppress(CloudNotFoundError), readable_answer(what):
             current = TpuNode.from_json(execute_request(self._nodes.get(name=name), what))
             if current.identity == one.identity:
                 body = {"labels": {**current.labels, **labels}}
