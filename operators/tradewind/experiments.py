@@ -78,11 +78,11 @@ def experiment_dag(
     Raises:
         ExperimentError: The steps make no valid experiment; Airflow shows it as the file's import error.
     """
-    if STEP_VARIABLE in os.environ:
+    script = _calling_script()
+    if script is None and STEP_VARIABLE in os.environ:
         return None
     from tradewind.plans.selection import Selection
 
-    script = _calling_script()
     try:
         _check_arguments(steps, max_concurrent, params)
         _check_texts(dag_id=dag_id, timezone=timezone)
@@ -100,7 +100,7 @@ def experiment_dag(
         from tradewind.local.run import ScriptArguments, run_script
 
         arguments = ScriptArguments(prefix, selection, params or {}, max_concurrent, outside)
-        run_script(steps, script.parent, sys.argv[1:], arguments)
+        run_script(steps, script, sys.argv[1:], arguments)
         return None
     from tradewind.operators.experiment import DagOptions, build_dag
     from tradewind.tasks.context import ExperimentSettings
@@ -133,11 +133,15 @@ def executor_main(
 
 
 def _calling_script() -> Path | None:
-    """Return the file that calls this module, if Python runs it as a script."""
+    """Return the folder of the file that calls this module, if Python runs it as a script; with ``-m`` its root."""
     frame = sys._getframe(1)
     while frame.f_globals is globals() and frame.f_back is not None:
         frame = frame.f_back
-    return Path(frame.f_globals["__file__"]) if _is_script(frame.f_globals) else None
+    caller = frame.f_globals
+    if not _is_script(caller):
+        return None
+    package = caller["__spec__"].parent if caller.get("__spec__") else ""
+    return Path(caller["__file__"]).resolve().parents[len(package.split(".")) if package else 0]
 
 
 def _is_script(caller: Mapping[str, Any]) -> bool:

@@ -98,14 +98,20 @@ def test_arguments_of_experiment_dag_are_defaults_of_its_script(tmp_path: Path) 
 
 def test_shipped_files_end_with_their_steps_made_or_with_an_error(tmp_path: Path) -> None:
     """Module paths of a checkout are relative to its root, as in Marin's own commands."""
-    environ = os.environ | {"PYTHONPATH": "marin/src", "TRADEWIND_PREFIX": str(tmp_path)}
+    environ = os.environ | {"PYTHONPATH": f"marin/src:{tmp_path}", "TRADEWIND_PREFIX": str(tmp_path)}
     ends = []
-    for name in ("hello_world.py", "marin/experiments/tutorials/hello_world.py", "marin_hello_world.py"):
-        command = [sys.executable, name]
+    (tmp_path / "link.py").symlink_to(DAGS / "hello_world.py")
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "functions.py").write_text("def work(config):\n    return 1\n")
+    relative = HEAD + "from .functions import work\nexecutor_main([ExecutorStep('s', work, Config())])\n"
+    (tmp_path / "package" / "file.py").write_text(relative)
+    tutorial = "marin/experiments/tutorials/hello_world.py"
+    for name in (f"{tmp_path}/link.py", tutorial, "-m package.file", "marin_hello_world.py"):
+        command = [sys.executable, *name.split()]
         done = subprocess.run(command, env=environ, cwd=DAGS, capture_output=True, text=True, check=False)
         ends.append((done.returncode, done.stdout.count(" is done: "), done.stderr.partition(" To")[0]))
     refusal = f"error: {DAGS / 'marin_hello_world.py'} only makes DAGs, for Airflow."
-    assert ends == [(0, 2, ""), (0, 2, ""), (1, 0, refusal)]
+    assert ends == [(0, 2, ""), (0, 2, ""), (0, 1, ""), (1, 0, refusal)]
 
 
 @pytest.mark.parametrize(
