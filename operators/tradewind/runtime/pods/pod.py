@@ -110,34 +110,26 @@ class PodCommand:
         return f"host-{rank}.log" if not self.restarts else f"host-{rank}.{self.restarts}.log"
 
 
+@dataclass(eq=False)
 class Pod:
     """The actors on the hosts of a reservation, in the order of their ranks."""
 
-    def __init__(
-        self,
-        reservation: Reservation,
-        group: HostGroup,
-        nodes: NodeWatch,
-        stall: Stall,
-        driver_timeout_s: float,
-        *,
-        actors: Sequence[Any],
-        say: Callable[[str], None],
-        renewed_at: Callable[[], float] | None = None,
-    ) -> None:
-        self._group = group
-        self._renewed_at = renewed_at
-        self._reservation = reservation
-        self._nodes = nodes
-        self._stall = stall
-        self._driver_timeout_s = driver_timeout_s
-        self._say = say
+    reservation: Reservation
+    group: HostGroup
+    nodes: NodeWatch
+    stall: Stall
+    driver_timeout_s: float
+    actors: Sequence[Any]
+    say: Callable[[str], None]
+    renewed_at: Callable[[], float] | None = None
+
+    def __post_init__(self) -> None:
         self.hosts = [
-            HostStatus(rank, host, actor, Evidence(host.host, host.node.slice_name, group.name, len(actors)))
-            for rank, (host, actor) in enumerate(zip(reservation.hosts, actors, strict=True))
+            HostStatus(rank, host, actor, Evidence(host.host, host.node.slice_name, self.group.name, len(self.actors)))
+            for rank, (host, actor) in enumerate(zip(self.reservation.hosts, self.actors, strict=True))
         ]
         self._calls: dict[Any, HostStatus] = {}
-        self._shutdown = GracefulShutdown(self.hosts, say)
+        self._shutdown = GracefulShutdown(self.hosts, self.say)
         self.is_stopping = False
         """The processes were asked to exit."""
         self._has_ended = False
@@ -154,7 +146,7 @@ class Pod:
         first = self.hosts[0].probe
         assert first is not None
         coordinator = f"{first.ip}:{first.free_port}"
-        self._say("starting " + ", ".join(f"host {host.rank} at {host.reserved.node.ip}" for host in self.hosts))
+        self.say("starting " + ", ".join(f"host {host.rank} at {host.reserved.node.ip}" for host in self.hosts))
         launches = [self._launch(host, command, coordinator) for host in self.hosts]
         if self._call_all("start", start_limit_s({}), launches) is not None:
             return self._judge()
@@ -229,7 +221,7 @@ class Pod:
             num_processes=len(self.hosts),
             coordinator=coordinator,
             slice_id=host.reserved.slice_id,
-            num_slices=self._reservation.num_slices,
+            num_slices=self.reservation.num_slices,
         )
         return Launch(
             command.command,
@@ -237,8 +229,8 @@ class Pod:
             rank,
             command.log_dir,
             command.log_name(host.rank),
-            is_tpu=self._group.is_tpu,
-            has_accelerators=self._group.has_accelerators,
+            is_tpu=self.group.is_tpu,
+            has_accelerators=self.group.has_accelerators,
             renewed_at=self._renewed_on(host),
         )
 
@@ -256,7 +248,7 @@ class Pod:
             if self._calls and waited >= say_at:
                 say_at = waited + _SAY_EVERY_S
                 names = ", ".join(host.name for host in self._calls.values())
-                self._say(f"waiting for an answer of {names} since {waited:.0f} s, for {limit_s:.0f} s at most")
+                self.say(f"waiting for an answer of {names} since {waited:.0f} s, for {limit_s:.0f} s at most")
             if waited > limit_s:
                 for host in self._calls.values():
                     host.note_no_answer(limit_s)
@@ -264,16 +256,16 @@ class Pod:
 
     def _lacks_accelerators(self) -> bool:
         """Whether a host that should have TPU chips or GPUs has none; a host of a rehearsal simulates them."""
-        if not self._group.has_accelerators:
+        if not self.group.has_accelerators:
             return False
-        wanted, problem = (Accelerator.TPU, NO_CHIPS) if self._group.is_tpu else (Accelerator.GPU, NO_GPUS)
+        wanted, problem = (Accelerator.TPU, NO_CHIPS) if self.group.is_tpu else (Accelerator.GPU, NO_GPUS)
         found = {host.rank: host.probe.accelerator for host in self.hosts if host.probe is not None}
         for host in self.hosts:
             if found.get(host.rank) not in (wanted, Accelerator.SIMULATED):
                 host.note_wrong(start_problem=problem)
         if Accelerator.SIMULATED in found.values():
-            what = "chips" if self._group.is_tpu else "GPUs"
-            self._say(f"the {what} of these hosts are simulated: their processes compute on CPUs")
+            what = "chips" if self.group.is_tpu else "GPUs"
+            self.say(f"the {what} of these hosts are simulated: their processes compute on CPUs")
         return any(host.has_problem for host in self.hosts)
 
     def _poll(self, host: HostStatus) -> None:
@@ -282,9 +274,9 @@ class Pod:
 
     def _renewed_on(self, host: HostStatus) -> float | None:
         """Return when the driver's lease was last renewed, on the clock of this host; None without a lease."""
-        if self._renewed_at is None or host.clock is None:
+        if self.renewed_at is None or host.clock is None:
             return None
-        return host.clock.at_least(self._renewed_at())
+        return host.clock.at_least(self.renewed_at())
 
     def _collect_answers(self, timeout_s: float) -> None:
         """Note the hosts' answers, and poll each again."""
@@ -332,9 +324,9 @@ class Pod:
 
     def _check_nodes(self) -> None:
         by_id = {host.reserved.node.id: host for host in self.hosts}
-        for node in self._nodes.dead(by_id):
+        for node in self.nodes.dead(by_id):
             by_id[node].note_wrong(is_node_alive=False)
-        for node, deadline in self._nodes.draining(by_id).items():
+        for node, deadline in self.nodes.draining(by_id).items():
             by_id[node].note(is_node_draining=True)
             self._shutdown.announce_loss(by_id[node], deadline, "its Ray node is being drained")
         for host in self.hosts:
@@ -349,12 +341,12 @@ class Pod:
                 if self._is_node_gone(host):
                     host.note_wrong()
         # By then these hosts have killed their processes themselves.
-        alone_s = max(self._stall.frozen_s, self._driver_timeout_s)
+        alone_s = max(self.stall.frozen_s, self.driver_timeout_s)
         for host in silent:
             if now - host.answered_at > alone_s:
                 host.note_wrong(silent_s=now - host.answered_at)
         beats = {host.rank: host.beat for host in self.hosts if not host.has_exited}
-        stalled = find_stalled_host(beats, boot_time(), self._stall.frozen_s, self._stall.stall_s)
+        stalled = find_stalled_host(beats, boot_time(), self.stall.frozen_s, self.stall.stall_s)
         if stalled is not None:
             self.hosts[stalled[0]].note_wrong(silent_s=stalled[1])
 
@@ -367,7 +359,7 @@ class Pod:
 
     def _awaits_quiet_host(self) -> bool:
         """Whether all problems may result from a host without heartbeat, which soon counts as frozen or beats again."""
-        quiet_since = boot_time() - self._stall.frozen_s / 3
+        quiet_since = boot_time() - self.stall.frozen_s / 3
         beats = [host.beat for host in self.hosts if host.beat is not None and not host.has_exited]
         is_quiet = any(beat.alive_at < quiet_since for beat in beats)
         return is_quiet and all(was_aborted(host.evidence) for host in self.hosts if host.has_problem)
@@ -421,7 +413,7 @@ class Pod:
         try:
             answer = ray.get(reference)
         except RayTaskError as problem:
-            self._say(f"{host.name} did not end in order: {problem.cause}")
+            self.say(f"{host.name} did not end in order: {problem.cause}")
         except RayError:  # its host is lost
             host.note(is_actor_lost=True)
         else:

@@ -101,73 +101,71 @@ def run_pod(
     """
     if not ray.is_initialized():
         ray.init(address="auto", log_to_driver=False, logging_level=logging.WARNING)
-    settings = _Settings(
-        tuple(command), group, budgets, stall, log_dir, reservation_timeout_s, driver_timeout_s, spare, renewed_at
-    )
     with ExitStack() as stack:
         mailbox = stack.enter_context(Mailbox(call, ray.util.get_node_ip_address())) if call is not None else None
-        env = {**(env or {}), **(mailbox.env if mailbox else {})}
-        size = ElasticSize(num_slices, scaling)
-        run = _Run(settings, size, env, progress or (lambda: None), timeline or Timeline(None), mailbox)
+        run = _Run(
+            tuple(command),
+            group,
+            ElasticSize(num_slices, scaling),
+            budgets,
+            stall,
+            {**(env or {}), **(mailbox.env if mailbox else {})},
+            log_dir,
+            progress or (lambda: None),
+            timeline or Timeline(None),
+            reservation_timeout_s,
+            driver_timeout_s,
+            renewed_at,
+            spare,
+            mailbox,
+        )
         stack.callback(run.close)
         run.run()
         return mailbox.results() if mailbox else []
 
 
-@dataclass(frozen=True)
-class _Settings:
+@dataclass(eq=False)
+class _Run:
+    """One pod from its first start to its end; the fields are as in ``run_pod``."""
+
     command: tuple[str, ...]
     group: HostGroup
+    size: ElasticSize
     budgets: Budgets
     stall: Stall
+    env: Mapping[str, str]
     log_dir: str | None
+    progress: Callable[[], str | None]
+    timeline: Timeline
     reservation_timeout_s: float | None
     driver_timeout_s: float
-    spare: bool | None
     renewed_at: Callable[[], float] | None
+    spare: bool | None
+    mailbox: Mailbox | None
 
-
-class _Run:
-    """One pod from its first start to its end."""
-
-    def __init__(
-        self,
-        settings: _Settings,
-        size: ElasticSize,
-        env: Mapping[str, str],
-        progress: Callable[[], str | None],
-        timeline: Timeline,
-        mailbox: Mailbox | None,
-    ) -> None:
-        self._settings = settings
-        self._group = settings.group
-        self._size = size
-        self._env = env
-        self._progress = progress
-        self._timeline = timeline
-        self._mailbox = mailbox
+    def __post_init__(self) -> None:
         self._history = History()
         self._restarts = 0
         self._saved: int | None = None
         self._first_start: float | None = None
         self._avoided: set[str] = set()
         """Ids of lost nodes."""
-        self._blocklist = SliceBlocklist(size.smallest)
+        self._blocklist = SliceBlocklist(self.size.smallest)
         self._nodes = NodeWatch()
         self._reservation: Reservation | None = None
         self._has_stepped = False
         self._started_at = 0.0
         self._grow_to: int | None = None
-        self._standby = self._new_standby(settings.spare)
+        self._standby = self._new_standby()
         self._allocator = BackgroundAllocator(
-            settings.group,
-            size,
+            self.group,
+            self.size,
             self._avoided,
             self._blocklist,
             self._standby,
-            timeline,
+            self.timeline,
             say,
-            settings.reservation_timeout_s,
+            self.reservation_timeout_s,
         )
 
     def run(self) -> None:
@@ -193,29 +191,26 @@ class _Run:
 
     # ---- hosts
 
-    def _new_standby(self, wanted: bool | None) -> StandbyPool | None:
-        if wanted is False or not self._group.is_tpu or not supports_standby(self._settings.command):
+    def _new_standby(self) -> StandbyPool | None:
+        if self.spare is False or not self.group.is_tpu or not supports_standby(self.command):
             return None
         return StandbyPool(
-            self._group,
-            StandbySpec(self._settings.command, self._env),
+            self.group,
+            StandbySpec(self.command, self.env),
             lambda: self._avoided | self._blocklist.nodes,
-            self._settings.driver_timeout_s,
-            may_hold=may_hold(wanted),
+            self.driver_timeout_s,
+            may_hold=may_hold(self.spare),
         )
 
     def _free_slices(self) -> list[Slice]:
-        return free_slices(self._group, set(self._avoided), set(self._blocklist.names))
+        return free_slices(self.group, set(self._avoided), set(self._blocklist.names))
 
     def _actors(self, hosts: Sequence[ReservedHost]) -> list[Any]:
         """Return the standby actors on these hosts, and fresh ones for the rest."""
         standby = self._standby.take(hosts) if self._standby is not None else {}
         if standby:
             say(f"standby processes wait on {len(standby)} of {len(hosts)} hosts")
-        return [
-            standby.get(host.node.id) or host_actor(self._group, host, self._settings.driver_timeout_s)
-            for host in hosts
-        ]
+        return [standby.get(host.node.id) or host_actor(self.group, host, self.driver_timeout_s) for host in hosts]
 
     # ---- one attempt
 
@@ -223,13 +218,13 @@ class _Run:
         """Run once on these hosts; return whether the pod is done."""
         pod = Pod(
             reservation,
-            self._group,
+            self.group,
             self._nodes,
-            self._settings.stall,
-            self._settings.driver_timeout_s,
+            self.stall,
+            self.driver_timeout_s,
             actors=self._actors(reservation.hosts),
             say=say,
-            renewed_at=self._settings.renewed_at,
+            renewed_at=self.renewed_at,
         )
         try:
             incident = self._start(pod, reservation) or pod.watch(lambda: self._note_poll(pod))
@@ -239,7 +234,7 @@ class _Run:
         self._note_first_step(pod)
         if pod.is_done:
             pod.end()
-            self._timeline.note(TimelineEvent("done", time.time(), step=pod.step))
+            self.timeline.note(TimelineEvent("done", time.time(), step=pod.step))
             return True
         if self._grow_to is not None and not pod.lost_nodes():
             self._release_to_grow(pod, reservation)
@@ -252,10 +247,10 @@ class _Run:
         self._started_at = began = time.monotonic()
         self._first_start = self._first_start or time.time()
         self._has_stepped, self._grow_to = False, None
-        self._size.running(reservation.num_slices, time.monotonic())
+        self.size.running(reservation.num_slices, time.monotonic())
         incident = pod.start(self._command())
         if incident is None:
-            self._timeline.note(
+            self.timeline.note(
                 TimelineEvent(
                     "started",
                     time.time(),
@@ -269,12 +264,12 @@ class _Run:
         return incident
 
     def _command(self) -> PodCommand:
-        mailbox, restarts = self._mailbox, self._restarts
+        mailbox, restarts = self.mailbox, self._restarts
         env = {RESTARTS_VARIABLE: str(restarts), FIRST_START_VARIABLE: repr(self._first_start)}
         return PodCommand(
-            self._settings.command,
-            {**self._env, **env},
-            self._settings.log_dir,
+            self.command,
+            {**self.env, **env},
+            self.log_dir,
             restarts,
             (lambda rank: mailbox.error(restarts, rank)) if mailbox else (lambda rank: None),
         )
@@ -284,10 +279,10 @@ class _Run:
         now = time.monotonic()
         if self._standby is not None and (self._has_stepped or now - self._started_at > _STANDBY_AFTER_S):
             self._standby.pause(False)  # not sooner: in a rehearsal their imports would slow down the pod's own
-        due = self._size.next_look(now)
+        due = self.size.next_look(now)
         if due is None or due > now or pod.is_stopping:
             return
-        self._grow_to = self._size.grow_to(len(self._free_slices()), now)
+        self._grow_to = self.size.grow_to(len(self._free_slices()), now)
         if self._grow_to is not None:
             pod.stop(f"the pod is to grow to {self._grow_to} slices", _GROW_S)
 
@@ -296,7 +291,7 @@ class _Run:
             return
         self._has_stepped = True
         first = min(at for host in pod.hosts if (at := host.stepped_at) is not None)
-        self._timeline.note(TimelineEvent("first_step", time.time() - (boot_time() - first), step=pod.step))
+        self.timeline.note(TimelineEvent("first_step", time.time() - (boot_time() - first), step=pod.step))
 
     # ---- between two attempts
 
@@ -304,7 +299,7 @@ class _Run:
         pod.end()
         reservation.release()
         self._reservation = None
-        self._timeline.note(
+        self.timeline.note(
             TimelineEvent(
                 "scaled",
                 time.time(),
@@ -325,7 +320,7 @@ class _Run:
         relocation = self._find_relocation(incident, reservation)
         has_others = relocation is not Relocation.UNAVAILABLE
         self._history = self._history.after(incident, time.time(), self._newest(pod), has_others=has_others)
-        give_up = self._history.end(self._settings.budgets)
+        give_up = self._history.end(self.budgets)
         next_one = None if give_up or not lost or reservation.num_slices > 1 else self._allocator.begin()
         pod.end()
         if not incident.cause.is_preemption:
@@ -340,20 +335,20 @@ class _Run:
             say(f"{incident.sentence} {give_up}")
             raise PodGivenUpError(f"{incident.sentence} {give_up}", incident, self._history)
         if incident.cause.is_preemption:
-            count = f"preemption {self._history.preemptions} of {self._settings.budgets.max_preemptions:,}"
+            count = f"preemption {self._history.preemptions} of {self.budgets.max_preemptions:,}"
         else:
-            count = f"failure {self._history.failures} of {self._settings.budgets.max_failures:,}"
+            count = f"failure {self._history.failures} of {self.budgets.max_failures:,}"
         say(f"{incident.sentence} This is {count}; continuing from the newest checkpoint")
         if next_one is not None:
             self._reservation = next_one.result()
 
     def _find_relocation(self, incident: Incident, reservation: Reservation) -> Relocation:
         """Return whether the pod could continue without the slice that the incident names."""
-        if incident.cause.is_preemption or not self._group.is_tpu:
+        if incident.cause.is_preemption or not self.group.is_tpu:
             return Relocation.UNAVAILABLE
         try:
             free = [each.name for each in self._free_slices()]
-            known = known_slices(self._group)
+            known = known_slices(self.group)
             return self._blocklist.relocation(incident, reservation.slice_names, free, known, is_autoscaled())
         except Exception as problem:  # an outage of Ray's head; the pod still has its own slices
             say(f"cannot find out whether there is another slice: {problem}. The pod stays.")
@@ -373,7 +368,7 @@ class _Run:
     def _note(self, incident: Incident, pod: Pod, detect_s: float, end_s: float) -> None:
         say(f"it took at most {detect_s:.1f} s to detect this and {end_s:.1f} s to end the other processes")
         steps = [int(step) for step in _STEP.findall(self._history.latest[-1].progress or "")]
-        self._timeline.note(
+        self.timeline.note(
             TimelineEvent(
                 "preempted" if incident.cause.is_preemption else "failed",
                 time.time(),
@@ -396,7 +391,7 @@ class _Run:
         self._saved = max((step for step in (self._saved, pod.saved) if step is not None), default=None)
         saved = None if self._saved is None else f"step {self._saved} was saved"
         try:
-            stored = self._progress()
+            stored = self.progress()
         except Exception as problem:
             say(f"cannot find the newest checkpoint: {problem}")
             stored = f"unknown after {self._restarts} restarts"
