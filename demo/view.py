@@ -15,6 +15,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from tradewind.text import single_line
+
 PLAN_TASK = "plan"
 EVALUATE_STEP = "code_lm/evaluate"
 REPORT_STEP = "code_lm/report"
@@ -172,7 +174,7 @@ def last_message(log: str) -> str:
     """Return the newest line of a log about the task, without its timestamp and level."""
     messages = (_without_prefix(line).strip() for line in _lines_of_the_task(log))
     *_, newest = ("", *(message for message in messages if message and not FINISHED.fullmatch(message)))
-    return newest if len(newest) <= MESSAGE_WIDTH else f"{newest[: MESSAGE_WIDTH - 1]}…"
+    return single_line(newest, MESSAGE_WIDTH)
 
 
 def first_failed(instances: Sequence[dict[str, Any]]) -> dict[str, Any] | None:

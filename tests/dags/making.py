@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from tests.marin.checkouts import run
 from tradewind import ExecutorStep
 from tradewind.attempts.step_lease import StepLease
 from tradewind.records.lease import Phase
@@ -22,18 +20,6 @@ from tradewind.serialization.spec import step_spec
 from tradewind.steps import ResolvedStep, RunValues, resolve
 
 CODE = CodeFolder(Path(__file__).parents[2])
-
-
-@contextmanager
-def imported_from(checkout: Path) -> Iterator[None]:
-    """Let this process import from ``checkout``, then remove the imported modules."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(checkout))
-        patch.syspath_prepend(str(checkout / "src"))
-        patch.setattr(sys, "meta_path", list(sys.meta_path))
-        yield
-        for name in [name for name in sys.modules if name.partition(".")[0] in ("experiments", "marin")]:
-            del sys.modules[name]
 
 
 class Maker:
@@ -63,19 +49,6 @@ class Maker:
         for each in experiment.steps:
             self._make(each, each.step.fn, step_spec(each, CODE).load_config())
         return Path(experiment.of(step).output_path)
-
-    def make_experiment(self, checkout: Path, name: str) -> list[Path]:
-        """Run the steps of ``experiments/{name}.py`` of a checkout as a cluster does; return their outputs.
-
-        The maker imports the file again, without its guard, and loads each config from its spec.
-        """
-        calls = run(checkout, name).calls
-        experiment = resolve([step for call in calls for step in call.steps], str(self.store))
-        specs = [step_spec(each, CodeFolder(checkout)) for each in experiment.steps]
-        with imported_from(checkout):
-            for step, spec in zip(experiment.steps, specs, strict=True):
-                self._make(step, spec.load_function(), spec.load_config())
-        return [Path(each.output_path) for each in experiment.steps]
 
     def _make(self, step: ResolvedStep, function: Any, config: Any) -> None:
         lease = StepLease(step, {"script": "test"})

@@ -33,14 +33,13 @@ pytestmark = pytest.mark.slow
 DAGS = Path(__file__).parents[2] / "dags"
 
 
-def load(name: str, where: str = "on a cluster") -> ModuleType:
-    """Import a DAG file as a cluster does, or as Airflow does to get its DAG."""
+def load(name: str) -> ModuleType:
+    """Import a DAG file as a cluster does."""
     spec = importlib.util.spec_from_file_location(name, DAGS / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     with pytest.MonkeyPatch.context() as patch:
-        if where == "on a cluster":
-            patch.setenv(STEP_VARIABLE, "makes no DAG")
+        patch.setenv(STEP_VARIABLE, "makes no DAG")
         spec.loader.exec_module(module)
     return module
 
@@ -100,15 +99,6 @@ def test_second_mixture_component_improves_its_own_eval_loss(maker: Maker) -> No
     evaluated = maker.make(evaluate("mixture/evaluate", mixed, tokens=tokens, **given))
     results = json.loads((evaluated / "results.json").read_text())
     assert results["hf"]["loss"] == pytest.approx(float(best[head.index("eval_losses.asyncio")]), abs=0.2)
-
-
-def test_marin_style_experiment_is_a_dag_and_runs_unchanged(tmp_path: Path) -> None:
-    (dag,) = load("marin_hello_world", "in Airflow").dags
-    assert dag.dag_id == "marin_hello_world"
-    assert dag.get_task("hello_world_letters").upstream_task_ids == {"hello_world_greetings"}
-    _, letters = Maker(tmp_path).make_experiment(DAGS / "marin", "tutorials/hello_world")
-    counted = json.loads((letters / "letters.json").read_text())
-    assert counted["each"]["Hello, Ada!"] == 8 and counted["all"] == sum(counted["each"].values())
 
 
 @pytest.mark.ray

@@ -155,7 +155,7 @@ def test_last_message_is_not_of_triggerer_or_the_finished_line() -> None:
 2026-01-31T03:00:00.3Z info Trigger fired event
 2026-01-31T03:00:00.4Z info trigger completed
 """
-    assert view.last_message(log) == "step 10/60  loss 5.3"
+    assert view.last_message(log) == "step 10/60 loss 5.3"
     log = """2026-01-31T03:00:00.1Z info export: loss 4.536
 2026-01-31T03:00:00.2Z info Step 'code_lm/evaluate' is finished: /store/code_lm/evaluate-1d4a05
 """
