@@ -60,6 +60,9 @@ def test_empty_file_is_a_table_and_merges_are_as_in_pyyaml(tmp_path: Path) -> No
     assert document(tmp_path, "# nothing\n").value == {}
 
 
+ALIASES = "a0: &a0 [x, x]" + "".join(f"\na{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 4)}]" for n in range(1, 10))
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -83,6 +86,8 @@ def test_empty_file_is_a_table_and_merges_are_as_in_pyyaml(tmp_path: Path) -> No
         ("? [a]\n: b\n", "is no text"),
         ("a: " + "[" * 100_000, "a.yaml:1: values nest more than 30 deep"),
         ("".join(f"{' ' * depth}a:\n" for depth in range(40)), "nest more than 30 deep"),
+        ("a: 1\na: 2\nb: {c: 1, c: 2}\n", "b.c is here and in line 3"),
+        (ALIASES, "repeat too much"),
         ("a: &a\n  - *a\n", "repeat too much, or themselves"),
         ("a: &a {<<: *a}\n", "repeat too much, or themselves"),
         ("a: 1\n" * (SMALL // 5 + 1), "a.yaml:1: the file cannot be read (it has more than 1,048,576 bytes)"),
@@ -90,16 +95,6 @@ def test_empty_file_is_a_table_and_merges_are_as_in_pyyaml(tmp_path: Path) -> No
 )
 def test_unreadable_document_is_reported_with_its_line(text: str, says: str, tmp_path: Path) -> None:
     assert says in refusal(tmp_path, text)
-
-
-@pytest.mark.slow
-def test_aliases_of_aliases_do_not_fill_the_memory(tmp_path: Path) -> None:
-    lines = ["a0: &a0 [x, x]"] + [f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}, *a{n - 1}]" for n in range(1, 10)]
-    assert "repeat too much" in refusal(tmp_path, "\n".join(lines))
-
-
-def test_all_repeated_keys_are_named_at_once(tmp_path: Path) -> None:
-    assert len(refusal(tmp_path, "a: 1\na: 2\nb: {c: 1, c: 2}\n").splitlines()) == 2
 
 
 @pytest.mark.parametrize(

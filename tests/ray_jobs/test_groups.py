@@ -199,30 +199,25 @@ def test_no_groups_and_ray_need_no_environment(project: Path) -> None:
     assert packages(["with-ray"], project) == ["whisper"]
 
 
-def test_unknown_group_is_refused_with_known_groups(project: Path) -> None:
-    message = refused(["speakup"], project)
-    assert f"'speakup', which is no extra or group of {project / 'pyproject.toml'}" in message
-    assert "there are by-python, everything, nothing, quiet, speak-up, talk, windows, with-ray;" in message
+@pytest.mark.parametrize(
+    ("groups", "says"),
+    [
+        (["speakup"], "'speakup', which is no extra or group of "),
+        (["speakup"], "there are by-python, everything, nothing, quiet, speak-up, talk, windows, with-ray;"),
+        *(([entry], "neither a group nor a requirement") for entry in ("not a name", "../x", "", "-r x.txt", "--pre")),
+        ("train", "write a list of texts, such as ['scipy==1.14']."),
+    ],
+)
+def test_groups_of_another_form_are_refused(project: Path, groups: list[str], says: str) -> None:
+    assert says in refused(groups, project)
 
 
-@pytest.mark.parametrize("entry", ["scipy==1.14", "scipy<2,>=1", "scipy[fast]", "x @ https://host/x.whl"])
-def test_requirement_needs_no_project(tmp_path: Path, entry: str) -> None:
-    assert packages([entry], tmp_path) == [entry]
-
-
-def test_group_without_project_is_refused(tmp_path: Path) -> None:
+def test_requirement_needs_no_project_but_a_group_does(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
+    entries = ["scipy==1.14", "scipy<2,>=1", "scipy[fast]", "x @ https://host/x.whl"]
+    assert [packages([entry], tmp_path) for entry in entries] == [[entry] for entry in entries]
     message = refused(["train"], tmp_path)
     assert f"there is no pyproject.toml at or above {tmp_path / 'dags'}" in message and "'scipy==1.14'" in message
-
-
-@pytest.mark.parametrize("entry", ["not a name", "../x", "", "-r requirements.txt", "--pre"])
-def test_entry_that_is_no_group_or_requirement_is_refused(project: Path, entry: str) -> None:
-    assert "neither a group nor a requirement" in refused([entry], project)
-
-
-def test_text_instead_of_list_is_refused(project: Path) -> None:
-    assert refused("train", project).endswith("write a list of texts, such as ['scipy==1.14'].")  # type: ignore[arg-type]
 
 
 def test_cyclic_and_unknown_group_includes_refused(project: Path) -> None:

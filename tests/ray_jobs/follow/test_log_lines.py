@@ -217,17 +217,6 @@ def test_cut_at_byte_budget_is_reported_once() -> None:
     assert len(reader.lines) == 3
 
 
-def test_byte_budget_includes_lines_given_before() -> None:
-    reader = Reader()
-    first = reader.log(max_bytes=8)
-    first.read("aa\nbb\n")
-    first.flush()
-    again = reader.log(first.position, max_bytes=8)
-    again.read("aa\nbb\ncc\n")
-    again.finish()
-    assert reader.lines[:2] == ["aa", "bb"] and len(reader.lines) == 3 and again.is_cut
-
-
 TEXTS = st.lists(
     st.sampled_from(["a\n", "bb\n", "\n", "R 1\n", "c", *(f"\n{bar(n, '')}" for n in (1, 2, 3))]), max_size=30
 )
