@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from tradewind.records.manifests import is_record
 from tradewind.records.parsing import FLAG, NUMBER, TEXT, RecordFormatError, is_relative, list_of, parse_fields
 from tradewind.serialization.errors import SpecError
 from tradewind.steps.paths import OWN_FOLDERS, is_absolute
@@ -103,6 +102,8 @@ def with_local_paths(config: Any, paths: Mapping[str, str]) -> Any:
 
 
 def _locate(mirror: Mirror, prefixes: Sequence[str]) -> MirroredPath:
+    from tradewind.records.manifests import is_record  # it loads fsspec, which a plain job may lack
+
     path = mirror.path.rstrip("/")
     parts = path.partition("://")[2].split("/") if "://" in path else path.removeprefix("/").split("/")
     if not path or not is_relative("/".join(parts)):
