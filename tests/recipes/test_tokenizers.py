@@ -31,9 +31,9 @@ def contents(folder: str) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
-def test_same_tokenizer_content_gives_same_local_folder(cloud: LocalCloudStorage) -> None:
+def test_same_tokenizer_content_gives_same_local_folder(cloud: LocalCloudStorage, temporary: Path) -> None:
     first = local_tokenizer(write("gs://bucket/a"))
-    assert contents(first) == FILES
+    assert contents(first) == FILES and [str(path) for path in temporary.iterdir()] == [first]
     assert local_tokenizer("gs://bucket/a") == local_tokenizer(write("gs://bucket/b")) == first
     assert local_tokenizer(write("gs://bucket/c", tokenizer=b"[]")) != first
 
@@ -54,17 +54,9 @@ def test_weights_beside_tokenizer_are_not_read(cloud: LocalCloudStorage) -> None
     assert contents(local_tokenizer("gs://bucket/model")) == FILES
 
 
-def test_tokenizer_copy_leaves_no_temporary_folder(cloud: LocalCloudStorage, temporary: Path) -> None:
-    first = local_tokenizer(write("gs://bucket/e"))
-    assert [str(path) for path in temporary.iterdir()] == [first]
-
-
 def test_local_tokenizer_is_used_in_place(temporary: Path) -> None:
     path = temporary / "mine"
     path.mkdir()
-    assert local_tokenizer(write(str(path))) == str(path)
-
-
-def test_folder_without_tokenizer_is_refused(temporary: Path) -> None:
     with pytest.raises(ValueError, match="There is no tokenizer under tokenizer_path .*tokenizer.json is missing"):
-        local_tokenizer(str(temporary))
+        local_tokenizer(str(path))
+    assert local_tokenizer(write(str(path))) == str(path)

@@ -46,6 +46,7 @@ def write_complete(root: str, step: int, stated: Any = None) -> str:
         ("files.json", b"{", "files.json is no JSON"),
         ("files.json", b"[" * 100_000, "files.json is no JSON"),
         ("files.json", b"[1]", "files.json is no list of files with their sizes"),
+        ("files.json", b"{}", "it has no data"),
         ("files.json", b'{"d/one": 7}', "files.json is no list of files with their sizes"),
         ("metadata.json", b"{ }", None),
     ],
@@ -127,18 +128,21 @@ def test_missing_metadata_costs_a_whole_checkpoint_nothing(root: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cut", ["manifest.ocdbt", "files.json", None])
-@pytest.mark.parametrize("removed", ["d/one", "files.json"])
-def test_damage_of_every_checkpoint_fails_and_removes_nothing(tmp_path: Path, cut: str | None, removed: str) -> None:
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"manifest.ocdbt": b"{"},
+        {"files.json": b"{"},
+        {"metadata.json": None, "d/one": None},
+        {"metadata.json": None, "files.json": None},
+    ],
+)
+def test_damage_of_every_checkpoint_fails_and_removes_nothing(tmp_path: Path, changes: dict[str, bytes | None]) -> None:
     """Else the training would start again at step 0, and end well."""
     checkpoints = [write_complete(str(tmp_path), step) for step in (3, 5)]
     (tmp_path / "step-7").mkdir()  # its training was killed while it wrote this one
-    for checkpoint in checkpoints:
-        if cut is not None:
-            (Path(checkpoint) / cut).write_bytes(b"{")
-        else:
-            (Path(checkpoint) / "metadata.json").unlink()
-            (Path(checkpoint) / removed).unlink()
+    for file, content in ((Path(folder, name), changes[name]) for folder in checkpoints for name in changes):
+        file.unlink() if content is None else file.write_bytes(content)
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(ValueError, match="Every checkpoint of this training is damaged") as refusal:
         resume.clean_up_checkpoints([str(tmp_path)])

@@ -13,14 +13,13 @@ import pytest
 
 from tests.datasets.caches import write_cache
 from tradewind.datasets.documents import Document, write_documents
-from tradewind.recipes.evaluate_lm import LmEvalConfig, Score, bytes_of_predicted, evaluate_lm, result_lines
+from tradewind.recipes.evaluate_lm import LmEvalConfig, Score, bytes_of_predicted, evaluate_lm
 from tradewind.recipes.lm import stored_models
 from tradewind.recipes.lm.levanter_parts import cache_folder, check_cache
 from tradewind.recipes.lm.pod_config import TrainingOutput
 from tradewind.recipes.lm.training_summary import TYPICAL_UTILIZATION, TrainingSummary, end_lines
 from tradewind.recipes.metrics.file import MetricsFile, read_metrics, series
 from tradewind.recipes.metrics.tracking import TrackingOptions, TrainingLog
-from tradewind.recipes.model_spec import MODEL_SIZES
 from tradewind.recipes.report import ReportConfig, loss_curve, report_text, smooth, write_report
 from tradewind.recipes.token_cache import TokenCacheConfig, build_token_cache
 from tradewind.recipes.tokenizers import BpeTokenizerConfig, train_bpe_tokenizer
@@ -123,12 +122,6 @@ def test_token_cache_without_tokenizer_refused(tmp_path: Path) -> None:
         build_token_cache(TokenCacheConfig(str(tmp_path), str(tmp_path), str(tmp_path / "cache")))
 
 
-def test_sizes_have_heads_that_fit() -> None:
-    for size in MODEL_SIZES.values():
-        assert size.hidden_dim % size.num_heads == 0
-        assert size.num_heads % size.num_kv_heads == 0
-
-
 def test_later_metrics_line_of_a_step_wins(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     first = MetricsFile(str(path))
@@ -194,14 +187,6 @@ def test_report_shows_sample_in_block_and_all_settings() -> None:
     assert "The model continues `x`:\n\n````text\na\n```\nb\n````\n" in page
     assert "The model begins a text:" in report_text("Title", training, {**results, "prompt": None}, [])
     assert page.endswith("|\n| `seed` | `0` |\n"), "a setting of 0 is one"
-
-
-def test_evaluation_log_shows_losses() -> None:
-    results = {"checkpoint": {"loss": 2.8491, "bpb": 3.2359}, "hf": {"loss": 2.9, "bpb": 3.3}, "tokens": 8757}
-    assert result_lines("train-1a2b3c", results) == [
-        "evaluated train-1a2b3c on 8,757 tokens: loss 2.849, 3.236 bits per byte",
-        "  export: loss 2.900, 3.300 bits per byte",
-    ]
 
 
 def test_report_for_continued_training_without_settings() -> None:

@@ -1,10 +1,9 @@
-"""Steps that tokenize files: what counts in their versions, what they refuse, and their output."""
+"""Steps that tokenize files: what counts in their versions, and what they refuse."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,18 +64,3 @@ def test_tokenization_step_resumes_from_all_files() -> None:
 def test_invalid_tokenization_refused_with_step_and_field(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
-
-
-@pytest.mark.slow
-def test_tokenization_step_runs(tmp_path_factory: pytest.TempPathFactory) -> None:
-    from tokenizers import Tokenizer, models
-    from transformers import PreTrainedTokenizerFast
-
-    root = tmp_path_factory.mktemp("steps")  # tmp_path would look like test data
-    tokenizer = Tokenizer(models.BPE({each: number for number, each in enumerate("ab <>end")}, []))
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>").save_pretrained(str(root / "tokenizer"))
-    (root / "a.jsonl").write_text(json.dumps({"words": "ab ba"}) + "\n")
-    step = tokenize_files("a", [str(root / "a.jsonl")], str(root / "tokenizer"), text_key="words")
-    filled = resolve([step], str(root)).steps[-1]
-    result = tokenize(filled.config)
-    assert result["train_documents"] == 1 and (Path(filled.output_path) / "train/shard_ledger.json").exists()

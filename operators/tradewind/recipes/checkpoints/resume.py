@@ -49,6 +49,7 @@ FILE_LIST = "files.json"
 METADATA = "metadata.json"
 _OWN = (FILE_LIST, METADATA)
 _MANIFEST = "manifest.ocdbt"
+_NO_DATA: Final = "it has no data"
 _MAX_LISTED: Final = 5
 """Damaged checkpoints in an error."""
 _MAX_PATH: Final = 1000
@@ -77,13 +78,15 @@ def damage(checkpoint: str) -> str | None:
     content = _contents([path], LARGE).get(path)
     if content is None:
         data = any(exists(join(checkpoint, name)) for name in (_MANIFEST, "model"))
-        return None if data else "it has no data"
+        return None if data else _NO_DATA
     try:
         listed = json.loads(content.text)
     except (ValueError, RecursionError):
         return f"{FILE_LIST} is no JSON"
     if not isinstance(listed, dict) or not all(isinstance(each, dict) and "size" in each for each in listed.values()):
         return f"{FILE_LIST} is no list of files with their sizes"
+    if not any(name == _MANIFEST or name.startswith("model/") for name in listed):
+        return _NO_DATA
     files = _files(checkpoint)
     return next((wrong for name in sorted(listed) if (wrong := _difference(name, listed[name], files.get(name)))), None)
 
