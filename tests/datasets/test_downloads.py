@@ -186,7 +186,7 @@ def test_foreign_list_file_is_not_overwritten(hub: HubServer, tmp_path: Path) ->
     [
         ({"repo": "people/nothing"}, r"has no dataset 'people/nothing' at revision .*HF_TOKEN"),
         ({"revision": "gone"}, r"no such revision: dataset 'people/letters' at revision 'gone'"),
-        ({"repo": "a/b/c"}, "cannot be listed"),
+        ({"repo": "a/b/c"}, "'a/b/c' is no name of a repository"),
     ],
 )
 def test_missing_repository_or_revision_is_named(

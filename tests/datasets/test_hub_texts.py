@@ -148,6 +148,7 @@ def test_cut_record_of_tokenization_is_named(
         ({"revision": "gone"}, "no such revision: dataset 'people/letters' at revision 'gone'"),
         ({"revision": ""}, "revision='': give a text"),
         ({"name": "table"}, "people/letters has no part 'table'; did you mean 'tables'?"),
+        ({"tokenizer": "people--words"}, "tokenizer='people--words' .* is no name of a repository"),
         ({"tokenizer": "people/nothing"}, "tokenizer='people/nothing' is no folder.* The hub has no model 'people/not"),
     ],
 )
@@ -282,11 +283,20 @@ def test_splits_are_those_of_the_datasets_library(
         (["a.jsonl"], "configs: {a: b}\n", None, "are no list of parts"),
         (["a.jsonl"], "a: &x [1]\nconfigs: [*x]\n", None, r"the alias \*x is not supported"),
         (["a.jsonl"], "a: [\n", None, "cannot be read"),
+        (["a.jsonl"], "a: b\n" + "#" * (4 << 20), None, "has more than 4,194,304 bytes"),
+        (
+            [f"{n}.jsonl" for n in range(9000)],
+            f"configs: [{{config_name: a, data_files: [{'x*,' * 9000}]}}]",
+            None,
+            "globs",
+        ),
+        (["a.jsonl"], 'configs: [{config_name: "a\\e[2J", data_files: "\\e"}]', "b", r"there are a\?\[2J"),
         (["a.jsonl"], "a: " + "[" * 100_000, None, "nested more than 20 deep"),
         (["a.jsonl"], "a: [" + "[]," * 300_000 + "]\n", None, "more than 200,000 values"),
     ],
 )
 def test_unsupported_layout_refused(names: list[str], head: str, part: str | None, message: str) -> None:
-    readme = f"---\n{head}\n---\n" if head else ""
-    with pytest.raises(HubLayoutError, match=f"people/letters.*{message}"):
+    readme = f"---\n{head}\n---\n"[: 4 << 20] if head else ""
+    with pytest.raises(HubLayoutError, match=f"people/letters.*{message}") as refusal:
         split_files(names, readme, part, REPO)
+    assert str(refusal.value).isprintable() and len(str(refusal.value)) < 500

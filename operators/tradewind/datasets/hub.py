@@ -242,17 +242,25 @@ class Hub:
 
 def _check_reachable(what: str, repo: str) -> None:
     from huggingface_hub import constants
+
+    check_repo_id(repo)
+    if constants.HF_HUB_OFFLINE:
+        raise DownloadError(
+            f"The {what} cannot be listed, since HF_HUB_OFFLINE is set: unset it, or give the path of a copy."
+        )
+
+
+def check_repo_id(repo: str) -> None:
+    """Raise ``DownloadError`` if the hub can have no repository of this name."""
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # documented there
 
     try:
         validate_repo_id(repo)
     except HFValidationError as error:
-        raise DownloadError(f"The {what} cannot be listed: give a name like 'owner/name' ({error})") from error
-    if constants.HF_HUB_OFFLINE:
         raise DownloadError(
-            f"The {what} cannot be listed, since HF_HUB_OFFLINE is set: unset it, or give the path of a copy."
-        )
+            f"{truncated_repr(repo)} is no name of a repository: give one like 'owner/name' ({single_line(error)})"
+        ) from error
 
 
 def _get(session: requests.Session, url: str, headers: dict[str, str]) -> requests.Response:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from glob import has_magic
+from itertools import chain
 from pathlib import PurePosixPath
 from typing import Any, Final
 
@@ -19,11 +21,13 @@ from tradewind.datasets.token_inputs import ENDINGS
 from tradewind.text import did_you_mean, quote_first_names, single_line, truncated_repr
 
 README: Final = "README.md"
-MAX_HEAD_BYTES: Final = 1 << 20
+MAX_HEAD_BYTES: Final = 1 << 22
 _MAX_EVENTS: Final = 200_000
 _MAX_DEPTH: Final = 20
+_MAX_NAMES: Final = 20
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_HEAD: Final = re.compile(r"\s*---[ \t]*\r?\n(.*?)^---[ \t]*\r?$", re.DOTALL | re.MULTILINE)
+_MAX_COMPARISONS: Final = 50_000_000
+_HEAD: Final = re.compile(r"\s*---[ \t]*\r?\n(.*?)(^---[ \t]*\r?$|\Z)", re.DOTALL | re.MULTILINE)
 _SHARDED: Final = re.compile(r"data/(\w+(?:\.\w+)*)-\d{5}-of-\d{5}[^/]*\.[^/]*")
 _KEYWORDS: Final = {
     "train": ("train", "training"),
@@ -104,13 +108,22 @@ def _patterns(words: Iterable[str], forms: Iterable[str]) -> Iterator[str]:
 def _by_globs(names: Sequence[str], data_files: Any, what: str) -> dict[str, list[str]]:
     from fsspec.utils import glob_translate
 
-    found = {}
-    for split, globs in _globs(data_files, what).items():
-        forms = (glob_translate(glob.removeprefix("./")).replace(r"\Z", r"\z") for glob in globs)  # as RE2 has it
-        of_split = _matching(names, map(re2.compile, forms))
-        if not of_split:
-            raise HubLayoutError(f"{what}: {README} gives the split {split!r} as {globs}, which no file matches.")
-        found[split] = of_split
+    known, found = dict.fromkeys(names), {}
+    globs = _globs(data_files, what)
+    if sum(map(has_magic, chain.from_iterable(globs.values()))) * len(names) > _MAX_COMPARISONS:
+        raise HubLayoutError(f"{what}: {README} has too many globs for {len(names):,} files: download the data set.")
+    for split, of_split in globs.items():
+        files: dict[str, None] = {}
+        for glob in (each.removeprefix("./") for each in of_split):
+            if has_magic(glob):
+                pattern = re2.compile(glob_translate(glob).replace(r"\Z", r"\z"))  # as RE2 has it
+                files |= dict.fromkeys(_matching(names, [pattern]))
+            elif glob in known:
+                files[glob] = None
+        if not files:
+            shown = f"{truncated_repr(split)} as {truncated_repr(of_split)}"
+            raise HubLayoutError(f"{what}: {README} gives the split {shown}, which no file matches.")
+        found[split] = list(files)
     return found
 
 
@@ -139,11 +152,11 @@ def _of_one_kind(splits: Mapping[str, Sequence[str]], what: str) -> dict[str, li
     kinds = {split: _kind(names) for split, names in splits.items()}
     if odd := [split for split, kind in kinds.items() if kind not in _KINDS.values()]:
         raise HubLayoutError(
-            f"{what}: its split {odd[0]!r} has files such as {truncated_repr(splits[odd[0]][0])}. Only "
+            f"{what}: its split {truncated_repr(odd[0])} has files such as {truncated_repr(splits[odd[0]][0])}. Only "
             f"{', '.join(ENDINGS)} can be tokenized: download the others, and convert them in a step."
         )
     if len(set(kinds.values())) > 1:
-        raise HubLayoutError(f"{what} has splits of different kinds of files: {kinds}.")
+        raise HubLayoutError(f"{what} has splits of different kinds of files: {truncated_repr(kinds)}.")
     kind = next(iter(kinds.values()))
     kept = {
         split: [name for name in names if any(_KINDS.get(ending) == kind for ending in _endings(name))]
@@ -175,7 +188,8 @@ def _chosen(configs: Sequence[Mapping[str, Any]], part: str | None, what: str) -
         if part in names:
             return configs[names.index(part)]
         if configs or part != "default":
-            raise HubLayoutError(f"{what} has no part {part!r}; {did_you_mean(part, names or ['default'])}")
+            known = [single_line(name, 60) for name in names[:_MAX_NAMES]] or ["default"]
+            raise HubLayoutError(f"{what} has no part {truncated_repr(part)}; {did_you_mean(part, known)}")
     if len(configs) < 2:
         return configs[0] if configs else {}
     default = [config for config in configs if config["config_name"] == "default" or config.get("default") == "true"]
@@ -187,12 +201,14 @@ def _chosen(configs: Sequence[Mapping[str, Any]], part: str | None, what: str) -
 def _configs(readme: str, what: str) -> list[dict[str, Any]]:
     """Return the configs in the head of ``README.md``; its other fields are not read."""
     head = _HEAD.match(readme)
-    if head is None:
+    if head is None or (not head[2] and len(readme) < MAX_HEAD_BYTES - 3):  # a cut character may be missing
         return []
     try:
         configs = _Fields(head[1]).read("configs")
     except (yaml.YAMLError, ValueError) as error:
         raise HubLayoutError(f"{what}: the head of {README} cannot be read: {single_line(error)}") from error
+    if configs is None and not head[2]:
+        raise HubLayoutError(f"{what}: the head of {README} has more than {MAX_HEAD_BYTES:,} bytes, and no configs.")
     entries = [] if configs is None else configs
     if not isinstance(entries, list) or not all(
         isinstance(entry, dict) and isinstance(entry.get("config_name"), str) for entry in entries

@@ -23,7 +23,7 @@ from tradewind.datasets.token_inputs import InputFile
 from tradewind.steps.fields import SOME_TEXT
 from tradewind.storage.bounded_read import SMALL
 from tradewind.storage.files import read_contents
-from tradewind.text import single_line
+from tradewind.text import quote_first_names, single_line
 
 REVISION_FILE: Final = ".dataset"
 _COPY_BYTES: Final = 1 << 20
@@ -76,7 +76,7 @@ def hub_texts(config: Any, hub: Hub) -> tuple[HubTexts, dict[str, list[InputFile
         if split in splits
     }
     if not inputs:
-        raise ValueError(f"{config.id} has neither a split 'train' nor 'validation', but {', '.join(splits)}.")
+        raise ValueError(f"{config.id} has neither a split 'train' nor 'validation', but {quote_first_names(splits)}.")
     if commit is None:
         write_json(join(config.cache_path, REVISION_FILE), asdict(texts))
     counts = ", ".join(f"{split} with {len(files):,} files" for split, files in inputs.items())

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tradewind.datasets.downloads import PROVENANCE_FILE, Copies, read_store
 from tradewind.datasets.files import exists, join, parent, write_json
-from tradewind.datasets.hub import Hub
+from tradewind.datasets.hub import Hub, check_repo_id
 from tradewind.datasets.source_files import DownloadError, SourceFile
 from tradewind.datasets.tokenizer_files import MAIN_FILE, TOKENIZER_GLOBS
 from tradewind.plans.prefixes import PREFIX_VARIABLES
@@ -43,13 +43,14 @@ def stored_tokenizer(name: str, field: str, output_path: str) -> str:
     prefixes = (os.environ.get(variable) for variable in PREFIX_VARIABLES)
     prefix = next(filter(None, prefixes), None) or parent(output_path)
     folder = join(prefix, OWN_FOLDER, "tokenizers", name.replace("/", "--"))
-    while not exists(join(folder, PROVENANCE_FILE)):
-        try:
+    try:
+        check_repo_id(name)  # so no two names have one folder
+        while not exists(join(folder, PROVENANCE_FILE)):
             _copy_or_wait(name, folder)
-        except DownloadError as error:
-            raise ValueError(
-                f"{field}={name!r} is no folder, and this host has no copy of a tokenizer of that name. {error}"
-            ) from error
+    except DownloadError as error:
+        raise ValueError(
+            f"{field}={name!r} is no folder, and this host has no copy of a tokenizer of that name. {error}"
+        ) from error
     return folder
 
 
