@@ -92,9 +92,11 @@ def test_missing_field_of_an_answer_is_refused(tmp_path: Path, folder: Path) -> 
     ("written", "reason"),
     [
         ("{", "collections.json cannot be read: "),
+        ("[" * 100_000, "collections.json cannot be read: it is nested too deeply"),
         ("[]", "collections.json must be a dictionary of questions and answers"),
         ('{"o/c": 3}', "the answer to 'o/c' must be a list of the collection's items, each an object"),
     ],
+    ids=lambda text: text[:30],
 )
 def test_invalid_answer_file_is_named(tmp_path: Path, folder: Path, written: str, reason: str) -> None:
     (folder / "collections.json").write_text(written)

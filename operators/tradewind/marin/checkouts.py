@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from tradewind.marin.refusals import RefusedFileError
+from tradewind.storage.bounded_read import SMALL, read_local
 from tradewind.storage.toml_files import read_toml
 
 CHECKOUT_VARIABLE: Final = "TRADEWIND_MARIN_CHECKOUT"
@@ -112,8 +113,8 @@ def _unsupported(root: Path, what: str) -> RefusedFileError:
 def _names_in(file: Path) -> tuple[set[str], set[str]]:
     """Return a file's names and the packages it imports; both empty if it is not Python."""
     try:
-        nodes = list(ast.walk(ast.parse(file.read_bytes())))
-    except (SyntaxError, ValueError):
+        nodes = list(ast.walk(ast.parse(read_local(file, SMALL).text)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return set(), set()
     imported = {alias.name.partition(".")[0] for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     froms = [node for node in nodes if isinstance(node, ast.ImportFrom)]

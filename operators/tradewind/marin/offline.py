@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tradewind.steps.errors import ExperimentError
+from tradewind.storage.bounded_read import read_local
 
 FOLDER_VARIABLE: Final = "TRADEWIND_MARIN_ANSWERS"
 
@@ -86,10 +87,26 @@ def _stamp_of(file: Path) -> tuple[int, int] | None:
     return stat.st_mtime_ns, stat.st_size
 
 
+def read_json(file: Path) -> Any:
+    """Return the JSON in a local file.
+
+    Raises:
+        OSError: It does not exist or cannot be opened.
+        ValueError: It holds no JSON of bounded size and depth.
+    """
+    content = read_local(file)
+    if content.flaw:
+        raise ValueError(content.flaw)
+    try:
+        return json.loads(content.text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
 @lru_cache(maxsize=32)
 def _read(file: Path, stamp: tuple[int, int]) -> dict[str, Any]:
     try:
-        found = json.loads(file.read_bytes())
+        found = read_json(file)
     except (OSError, ValueError) as error:
         raise BadAnswerError(f"{file} cannot be read: {error}.") from error
     if not isinstance(found, dict):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +77,13 @@ def test_cache_without_a_variable_is_not_read(cache: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    "text", ["{", "[]", "{}", '{"model": {"vocab": 3}}', '{"model": {"vocab": {}}, "added_tokens": [1]}']
+    "text",
+    ["{", "[]", "{}", '{"model": {"vocab": 3}}', '{"model": {"vocab": {}}, "added_tokens": [1]}', "[" * 100_000, None],
+    ids=lambda text: str(text)[:30],
 )
-def test_invalid_tokenizer_file_is_named(cache: Path, text: str) -> None:
-    put(cache / "models--org--small/snapshots/abc/tokenizer.json", text)
+def test_invalid_tokenizer_file_is_named(cache: Path, text: str | None) -> None:
+    file = cache / "models--org--small/snapshots/abc/tokenizer.json"
+    file.unlink()
+    os.mkfifo(file) if text is None else put(file, text)
     with pytest.raises(ExperimentError, match=r"The tokenizer org/small in .*models--org--small cannot be read"):
         load("org/small")

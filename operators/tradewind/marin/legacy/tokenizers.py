@@ -6,7 +6,6 @@ Hugging Face cache that ``HF_HUB_CACHE`` or ``HF_HOME`` names, if set. Nothing i
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tradewind.marin.offline import FOLDER_VARIABLE, answer_to
+from tradewind.marin.offline import FOLDER_VARIABLE, answer_to, read_json
 from tradewind.steps.errors import ExperimentError
 
 _LLAMA_3: Final = (128000, 128256)
@@ -99,8 +98,8 @@ def _sizes_in_cache(name: str, revision: str) -> tuple[int, int] | None:
     try:
         reference = model / "refs" / revision
         snapshot = model / "snapshots" / (reference.read_text().strip() if reference.is_file() else revision)
-        vocabulary = _vocabulary(json.loads((snapshot / "tokenizer.json").read_bytes()))
-        added = _added_by(json.loads((snapshot / "tokenizer_config.json").read_bytes()))
+        vocabulary = _vocabulary(read_json(snapshot / "tokenizer.json"))
+        added = _added_by(read_json(snapshot / "tokenizer_config.json"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
