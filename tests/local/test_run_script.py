@@ -96,7 +96,7 @@ def test_arguments_of_experiment_dag_are_defaults_of_its_script(tmp_path: Path) 
     assert outputs(tmp_path / "own") == {"rated": '{"value": 3}'}
 
 
-def test_shipped_files_end_with_their_steps_made_or_with_an_error(tmp_path: Path) -> None:
+def test_shipped_files_end_with_steps_made_or_an_error(tmp_path: Path) -> None:
     """Module paths of a checkout are relative to its root, as in Marin's own commands."""
     environ = os.environ | {"PYTHONPATH": f"marin/src:{tmp_path}", "TRADEWIND_PREFIX": str(tmp_path)}
     ends = []
