@@ -124,7 +124,7 @@ def test_links_within_folder_are_uploaded_as_targets(folder: Path) -> None:
         ("\x1b[2J", os.mkfifo, r"the entry 'pkg/\x1b[2J' is a named pipe"),
         ("zero", lambda at: at.symlink_to("/dev/zero"), "the entry 'pkg/zero' is a named pipe"),
         ("caf\udce9.py", Path.touch, r"the entry 'pkg/caf\udce9.py' has a name that is not UTF-8"),
-        ("/".join("d" * 101), lambda at: at.mkdir(parents=True), "lies below more than 100 folders"),
+        ("/".join("d" * 101), lambda at: at.mkdir(parents=True), "is below more than 100 folders"),
         (".gitignore", lambda at: at.write_bytes(b"caf\xe9\n"), "pkg/.gitignore cannot be used: it is no text"),
         ("a/.rayignore", lambda at: at.write_text("x\n[z-a]\n"), "pkg/a/.rayignore: line 2, '[z-a]', is no pattern"),
         (".gitignore", lambda at: at.write_text("x\n" * 5001), "pkg/.gitignore has 5,001 patterns"),

@@ -198,7 +198,7 @@ class _Walk:
         if why_no_text(path.name) is not None:
             return "has a name that is not UTF-8"
         if len(path.parts) - len(self._root.parts) > _MAX_DEPTH:
-            return f"lies below more than {_MAX_DEPTH} folders"
+            return f"is below more than {_MAX_DEPTH} folders"
         try:
             mode = path.stat().st_mode
         except OSError:  # it leads nowhere, or was just removed: Ray skips it too
@@ -354,9 +354,8 @@ def check_fields(runtime_env: Mapping[str, Any]) -> None:
 
 def _check_is_json(runtime_env: Mapping[str, Any]) -> None:
     try:
-        json.dumps(
-            {**runtime_env, "env_vars": None}, default=_as_json, allow_nan=False
-        )  # variables have their own check
+        # Variables have their own check.
+        json.dumps({**runtime_env, "env_vars": None}, default=_as_json, allow_nan=False)
     except RecursionError:
         raise BadRequestError("runtime_env nests too deep: write its values flatter.") from None
     except ValueError as error:  # a circle, or a number that Python does not write
