@@ -215,7 +215,7 @@ said = tokenizer.apply_chat_template(talk[:1], add_generation_prompt=True)
 while len(said) < 16 and said[-1] not in stops:
     seen = np.array([said + [0] * (16 - len(said))])
     said.append(int(model(seen, np.ones_like(seen)).logits[0, len(said) - 1].argmax()))
-print(tokenizer.decode(said), stops)
+print("".join(tokenizer.convert_ids_to_tokens(said)), stops)
 """
 WEIGHTS = "embeddings/token_embeddings/weight"
 WHOLE = f"/out/whole/checkpoints/step-{STEPS - 1}"
