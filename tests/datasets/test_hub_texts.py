@@ -243,6 +243,7 @@ LAYOUTS: list[tuple[list[str], str, str | None]] = [
     (["a_train_1.jsonl", "val.jsonl", "unseen.jsonl", "x/eval-2.jsonl"], "", None),
     (["b.json", "a/c.json.gz", "__x__/d.json", "config.json"], "", None),
     (["a.parquet", "b.jsonl", "c.jsonl", "LICENSE"], "", None),
+    ([*TREE, "__x__/a.jsonl"], "configs:\n- config_name: x\n  data_files: [__x__/*, '**/a.*']\n", None),
     (["a.parquet", "b.jsonl"], "", None),
 ]
 

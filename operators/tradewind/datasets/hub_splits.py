@@ -60,26 +60,28 @@ def split_files(names: Iterable[str], readme: str, part: str | None, what: str) 
     Raises:
         HubLayoutError: There is no such part, or its files are not of a kind that can be tokenized.
     """
-    visible = sorted(name for name in names if not _is_hidden(name))
+    names = sorted(names)
     configs = _configs(readme, what)
     config = _chosen(configs, part, what)
     folder = str(config.get("data_dir", "")).strip("/")
-    inside = {name.removeprefix(f"{folder}/"): name for name in visible if not folder or name.startswith(f"{folder}/")}
+    inside = {name.removeprefix(f"{folder}/"): name for name in names if not folder or name.startswith(f"{folder}/")}
     if "data_files" in config:
         found = _by_globs(list(inside), config["data_files"], what)
     else:
-        if not configs and (scripts := [name for name in visible if name == f"{what.rpartition('/')[2]}.py"]):
+        if not configs and (scripts := [name for name in names if name == f"{what.rpartition('/')[2]}.py"]):
             raise HubLayoutError(f"{what} is made by its script {scripts[0]}, which is not run: download its data.")
-        found = _by_names(list(inside))
+        found = _by_names([name for name in inside if not _is_hidden(name)])
     found = {split: of_split for split, of_split in found.items() if of_split}
     if not found:
         raise HubLayoutError(f"{what} has no data files{f' in {folder}' if folder else ''}.")
     return {split: [inside[name] for name in of_split] for split, of_split in _of_one_kind(found, what).items()}
 
 
-def _is_hidden(name: str) -> bool:
-    path = PurePosixPath(name)
-    return path.name in _IGNORED or any(part.startswith("__") for part in path.parent.parts)
+def _is_hidden(name: str, glob: str = "") -> bool:
+    """Whether a file is no data, or in a special folder such as ``__MACOSX``, and the glob does not name it itself."""
+    path, given = PurePosixPath(name), PurePosixPath(glob)
+    special, named = (sum(part.startswith("__") for part in each.parent.parts) for each in (path, given))
+    return special != named or (path.name in _IGNORED and path.name != given.name)
 
 
 def _by_names(names: Sequence[str]) -> dict[str, list[str]]:
@@ -117,7 +119,7 @@ def _by_globs(names: Sequence[str], data_files: Any, what: str) -> dict[str, lis
         for glob in (each.removeprefix("./") for each in of_split):
             if has_magic(glob):
                 pattern = re2.compile(glob_translate(glob).replace(r"\Z", r"\z"))  # as RE2 has it
-                files |= dict.fromkeys(_matching(names, [pattern]))
+                files |= dict.fromkeys(name for name in names if pattern.match(name) and not _is_hidden(name, glob))
             elif glob in known:
                 files[glob] = None
         if not files:
