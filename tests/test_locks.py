@@ -98,10 +98,7 @@ def test_each_python_of_the_classifiers_has_a_lock(tmp_path: Path) -> None:
     (tmp_path / "locks").mkdir()
     (tmp_path / "requirements.lock").write_text(f"a==1 {HASH}\n")
     (tmp_path / "locks" / "3.10.lock").write_text("a==1\n")
-    assert [*every_problem(tmp_path)] == [
-        "locks/3.10.lock: a==1 has no hash",
-        "locks/3.12.lock is missing",
-    ]
+    assert [*every_problem(tmp_path)] == ["locks/3.10.lock: a==1 has no hash", "locks/3.12.lock is missing"]
 
     (tmp_path / "locks" / "3.13.lock").write_text("")
     assert [*every_problem(tmp_path)][-1] == "locks/3.13.lock: a has no pin"

@@ -5,16 +5,13 @@ from __future__ import annotations
 from tradewind.text import as_csv, as_markdown, format_columns, markdown_text
 
 
-def test_columns_fit_widest_cell_without_trailing_blanks() -> None:
+def test_columns_fit_widest_cell_and_rows_stay_one_line() -> None:
     assert format_columns([("STEP", "STATE"), ("data/raw", "ok"), ("x", "")]) == [
         "STEP      STATE",
         "data/raw  ok",
         "x",
     ]
     assert format_columns([]) == []
-
-
-def test_row_with_line_breaks_stays_one_line() -> None:
     assert format_columns([("step", "why", "when"), ("a\nb", "no\r\ncapacity\n", "now")]) == [
         "step  why          when",
         "a b   no capacity  now",

@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 
+from tests.support.waiting import until
 from tradewind.local.run import run_experiment
 from tradewind.plans.selection import Selection
 from tradewind.serialization.references import CodeFolder
@@ -87,11 +88,7 @@ def kill_the_driver(config: Config) -> None:
 def meet(config: Config) -> None:
     """Return once as many steps as ``m`` says run at the same time."""
     note(config)
-    deadline = time.monotonic() + TIMEOUT_S
-    while len(calls(config.log)) < config.m:
-        if time.monotonic() > deadline:
-            raise TimeoutError("the others never came")
-        time.sleep(0.05)
+    until(lambda: len(calls(config.log)) >= config.m, "the other steps")
 
 
 def calls(log: str | Path) -> list[dict[str, Any]]:

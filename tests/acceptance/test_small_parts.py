@@ -19,15 +19,12 @@ from tradewind.steps import ExecutorStep, InputName, resolve, versioned
 
 
 @pytest.mark.parametrize("slash", ["", "/"])
-def test_checkpoint_is_named_by_run_and_training_step(slash: str) -> None:
+def test_checkpoint_and_hub_model_are_named(slash: str) -> None:
     path = f"gs://bucket/checkpoints/llama-8b-tootsie-phase2/checkpoints/step-730000{slash}"
     assert checkpoint_name(path) == "llama-8b-tootsie-phase2-730000"
     assert checkpoint_name(f"gs://bucket/train/llama-1a2b3c/checkpoints/step-10{slash}") == "llama-10"
     run = ExecutorStep("train/myrun", None, None)
     assert checkpoint_name(run / f"checkpoints/step-555000{slash}") == "myrun-555000"
-
-
-def test_hub_model_is_named_by_its_second_part() -> None:
     assert checkpoint_name("meta-llama/Meta-Llama-3.1-8B") == "Meta-Llama-3.1-8B"
 
 

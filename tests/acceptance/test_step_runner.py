@@ -35,7 +35,7 @@ def artifact(output: str) -> Path:
     return Path(output, ".artifact.json")
 
 
-def test_remote_function_keeps_options_unless_step_names_resources() -> None:
+def test_remote_options_hold_unless_step_names_resources() -> None:
     options = spec_of(step("a", with_options))
     assert options.ray_task == {"num_cpus": 4, "resources": {"head": 1}}
     assert options.resources == encode_resources(Cpu())

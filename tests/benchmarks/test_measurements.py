@@ -21,7 +21,7 @@ from benchmarks.airflow.runs import Case, check
 from benchmarks.fleet.rounds import KINDS, WAYS, ZONES, Round, measure
 from benchmarks.graphs import SHAPES, last_steps, steps_of
 from benchmarks.harness import Goal, at_most, bench
-from benchmarks.jobs import follow, ids, lines, logs, printer, proxy
+from benchmarks.jobs import ids, lines, logs, printer, proxy
 from benchmarks.outputs import experiment_of, finished_files, write
 from benchmarks.plans.costs import read_bare
 from benchmarks.pods.driver import OURS, PEER
@@ -163,16 +163,6 @@ def test_task_log_merges_worker_and_triggerer_files(tmp_path: Path) -> None:
     assert logs.fired_at(tmp_path, "d", "r", "t") is None
     (folder / "attempt=1.log.trigger.7.log").write_text(log_record(25.0, "Trigger fired event") + "\n")
     assert logs.fired_at(tmp_path, "d", "r", "t") == 25.0
-
-
-def test_followers_of_a_size_include_those_of_smaller_sizes() -> None:
-    everything = ids.job_ids("ours", 10)
-    parts = [ids.job_ids("ours", size)[first:] for first, size in ids.batches([10, 1, 6])]
-    assert sum(parts, []) == everything and [len(part) for part in parts] == [1, 5, 4]
-    assert [job.startswith("ours-") for job in everything] == [True] * 4 + [False] * 6
-    assert ids.batches([]) == []
-    assert follow.sizes_for(True, [1, 300]) == [1, 300]
-    assert follow.sizes_for(False, [1, 50, 300]) == [1, 8], "a worker for each job that is not deferred"
 
 
 async def test_proxy_forwards_and_counts_bodies_refusals_websockets() -> None:

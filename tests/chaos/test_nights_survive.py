@@ -1,8 +1,7 @@
 """Drills on a real Airflow: despite kills, freezes and disconnections, each version has one result.
 
 They use PostgreSQL as production does, two schedulers, two triggerers and a second deployment that requires the same
-versions. ``make chaos`` runs more seeds, and shorter drills on SQLite. The verifier reads only the files, the job list
-and the traces.
+versions. ``make chaos`` runs more seeds, and shorter drills on SQLite.
 """
 
 from __future__ import annotations

@@ -192,6 +192,7 @@ class _Child:
         self._pipe, end = context.Pipe()
         self._process = context.Process(target=self._serve, args=(calls, end))
         self._process.start()
+        self._group = self._process.pid or 0
         end.close()
 
     def outcome(self, number: int, name: str, seconds: float) -> Outcome:
@@ -234,10 +235,12 @@ class _Child:
             pipe.send(report)
 
     def _kill(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid or 0, signal.SIGKILL)
-        self._process.kill()
-        self._process.join()
+        if self._group:
+            with suppress(ProcessLookupError):
+                os.killpg(self._group, signal.SIGKILL)
+            self._process.kill()
+            self._process.join()
+            self._group = 0
 
     def end(self) -> None:
         self._kill()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.hostile.harness import Outcome, attack_all, expect_success, named
-from tests.plans.garbage.outputs import MONTH_S, Config, aged, made, steps
+from tests.plans.garbage.outputs import MONTH_S, Config, aged, made, required_by, steps
 from tests.records.test_adoption import adoption_of
 from tests.records.test_found_files import begin, end, work
 from tests.support.claims import renewing
@@ -247,13 +247,6 @@ def garbage(
 ) -> list[str]:
     sweeps = find_garbage_below(prefixes, required or RequiredOutputs(), MONTH_S, also_below=also_below)
     return [each.path for sweep in sweeps for each in sweep.garbage]
-
-
-def required_by(*steps: ResolvedStep) -> RequiredOutputs:
-    required = RequiredOutputs()
-    for step in steps:
-        required.add_step(step)
-    return required
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)

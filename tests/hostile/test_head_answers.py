@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -34,10 +35,8 @@ class AnyAnswer(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.end_headers()
-        try:
+        with suppress(OSError):  # the client has stopped reading
             self.wfile.write(body)
-        except OSError:  # the client has stopped reading
-            return
 
     def log_message(self, *_: object) -> None:
         pass

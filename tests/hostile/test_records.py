@@ -74,7 +74,7 @@ BAD_CONTENTS: Final = {
 }
 
 
-def _sparse(path: Path) -> None:
+def make_sparse(path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(1 << 30)
 
@@ -91,7 +91,7 @@ def _socket(path: Path) -> None:
 BAD_FILES: Final[dict[str, Callable[[Path], Any]]] = {
     "a pipe": os.mkfifo,
     "a folder": lambda path: path.mkdir(),
-    "a gigabyte": _sparse,
+    "a gigabyte": make_sparse,
     "a socket": _socket,
     "a link to a file": lambda path: path.symlink_to("/etc/hostname"),
     "a link to nothing": lambda path: path.symlink_to("nowhere"),

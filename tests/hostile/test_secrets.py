@@ -327,11 +327,8 @@ UV_OPTIONS = [
 ]  # fmt: skip
 
 
-def test_options_of_uv_with_password_are_refused(sandbox: Path) -> None:
+def test_only_options_of_uv_with_password_are_refused(sandbox: Path) -> None:
     refuse(named(UV_OPTIONS, uv_options), sandbox, BadRequestError, mentions=["uv_options"])
-
-
-def test_ordinary_options_of_uv_are_accepted(sandbox: Path) -> None:
     ordinary = ["--no-index --find-links /wheels", "--index-url https://host.example/simple", "--keyring-provider off"]
     expect_success(named(["", *ordinary], uv_options), sandbox)
 
@@ -416,9 +413,7 @@ def check_arguments(args: list[Any], kwargs: dict[str, Any]) -> None:
 def test_argument_with_secret_is_refused_at_any_call_size(size: int, sandbox: Path) -> None:
     ballast = {"ballast": "x" * size}
     cases = named(
-        ARGUMENTS,
-        lambda given: check_arguments([], given | ballast),
-        lambda given: check_arguments([given], ballast),
+        ARGUMENTS, lambda given: check_arguments([], given | ballast), lambda given: check_arguments([given], ballast)
     )
     expect_refusal(cases, sandbox, ExposedSecretError, secrets=[*SECRETS, MIXED[:30]], mentions=["argument"])
 
@@ -445,8 +440,5 @@ def test_endpoint_beyond_plain_address_is_refused_and_not_shown(sandbox: Path, m
         read_secret("projects/p/secrets/s/versions/1")
 
     refuse(named(ENDPOINTS, read), sandbox, SecretManagerError, mentions=["https://HOST"])
-
-
-def test_endpoint_that_is_an_address_is_accepted(sandbox: Path) -> None:
     tpu, local = ["https://tpu.googleapis.com", "https://tpu.example:8443/"], ["127.0.0.1", "[::1]", "localhost"]
     expect_success(named([*tpu, *(f"http://{host}:1" for host in local)], tpu_endpoint), sandbox)

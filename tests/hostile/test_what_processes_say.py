@@ -13,6 +13,7 @@ from typing import Any, Final
 import pytest
 
 from tests.hostile.harness import attack
+from tests.hostile.test_records import make_sparse
 from tradewind.cloud_tpu.goodput import CountedSteps, first_start, metrics_rows
 from tradewind.cloud_tpu.repair.records import STALE_S, RepairLock, SliceRecord, SliceRecordError, SliceRecords
 from tradewind.recipes.metrics.file import read_metrics
@@ -104,14 +105,10 @@ def test_malformed_slice_record_is_refused_by_file_name(tmp_path: Path, subtests
             _check_refused(folder, name)
 
 
-def _sparse(path: Path) -> None:
-    path.touch()
-    os.truncate(path, 65 << 20)
+NO_FILES = {"pipe": os.mkfifo, "folder": os.mkdir, "link": partial(os.symlink, "/etc/passwd"), "large": make_sparse}
 
 
-@pytest.mark.parametrize(
-    "make", [os.mkfifo, os.mkdir, partial(os.symlink, "/etc/passwd"), _sparse], ids=["pipe", "folder", "link", "large"]
-)
+@pytest.mark.parametrize("make", NO_FILES.values(), ids=NO_FILES)
 @pytest.mark.parametrize("name", NAMES)
 def test_path_that_is_no_slice_record_file_is_never_opened(
     tmp_path: Path, name: str, make: Callable[[Path], None]

@@ -263,18 +263,12 @@ def lease(phase: Phase | None, **fields: Any) -> Lease:
         (Record(Status.DEP_FAILED), "an input failed before"),
         (Record(None, lease(Phase.FAILED)), "failed before: ValueError: no"),
         (Record(None, lease(Phase.STOPPED)), "stopped before"),
-        (
-            Record(None, lease(Phase.STOPPED, stop_requested={"dag": "d", "run": "r2", "try": 3})),
-            "stopped before by run r2 of d",
-        ),
+        (Record(None, lease(Phase.STOPPED, stop_requested=BY | {"run": "r2"})), "stopped before by run r2 of nightly"),
         (Record(None, lease(Phase.RUNNING), lease_age_s=1000), "started before, then its lease expired"),
         (Record(Status.RUNNING), "started before, then its lease expired"),
         (Record(None, lease(Phase.RUNNING)), "in progress in run r1 of nightly since 8:00 on job job-7"),
         (Record(None, lease(Phase.CLAIMED, job="", by={})), "in progress since 8:00"),
-        (
-            Record(None, lease(Phase.CLAIMED, job="", by={"hook": "mine", "try": 2})),
-            "in progress in hook mine since 8:00",
-        ),
+        (Record(None, lease(Phase.CLAIMED, job="", by={"hook": "mine"})), "in progress in hook mine since 8:00"),
         (Record(Status.RUNNING, Lease("host-1", NOW)), "in progress in Marin's executor, worker host-1"),
     ],
 )

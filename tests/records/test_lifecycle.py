@@ -12,14 +12,7 @@ import pytest
 from fsspec.core import url_to_fs
 
 from tests.support.claims import lease_at
-from tradewind.records.attempts import (
-    Attempt,
-    AttemptError,
-    AttemptOutcome,
-    attempt_path,
-    read_attempt,
-    write_attempt,
-)
+from tradewind.records.attempts import Attempt, AttemptError, AttemptOutcome, attempt_path, read_attempt, write_attempt
 from tradewind.records.cleanup import remove_listed
 from tradewind.records.lease import LEASE_FILE, Lease, Phase, lease_path
 from tradewind.records.lease_store import HeldLease, LeaseClaim, LeaseStore

@@ -56,11 +56,7 @@ def test_the_model_catches_a_commit_after_a_lost_lease() -> None:
         make_store = OverwritingStore
 
     searched = settings(
-        LeaseMachine.TestCase.settings,
-        max_examples=1000,
-        phases=[Stage.generate],
-        print_blob=False,
-        derandomize=True,
+        LeaseMachine.TestCase.settings, max_examples=1000, phases=[Stage.generate], print_blob=False, derandomize=True
     )
     with pytest.raises(AssertionError):
         run_state_machine_as_test(Mutant, settings=searched)

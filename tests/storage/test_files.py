@@ -103,13 +103,10 @@ def test_full_disk_leaves_no_partial_file_and_error_names_file(tmp_path: Path) -
 # ---- local files that a user named
 
 
-def test_local_text_is_read_through_a_link(tmp_path: Path) -> None:
+def test_local_file_has_its_text_or_a_flaw(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("äöü")
     (tmp_path / "link").symlink_to("file")
     assert read_local(tmp_path / "link") == Content("äöü")
-
-
-def test_local_file_that_is_no_small_text_has_a_flaw(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "large").write_text("12345")
     (tmp_path / "latin").write_bytes(b"\xe4")
@@ -282,10 +279,13 @@ def test_cloud_listing_returns_checksums_and_pages_without_reads(cloud: LocalClo
     assert "late" in {file.path for file in list_files("gs://bucket/many")}
 
 
-def test_refused_listing_is_not_empty_and_not_retried(cloud: LocalCloudStorage) -> None:
+def test_refused_or_failing_listing_is_not_empty(cloud: LocalCloudStorage, tmp_path: Path) -> None:
     cloud.failures, cloud.failure_status = 1, 403
     with pytest.raises(StoreRefusedError, match="gs://bucket/x: the store refuses access"):
         list_files("gs://bucket/x")
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(StoreUnavailableError, match="loop: the store fails"):
+        list_files(str(tmp_path / "loop"))
 
 
 def test_local_disks_and_memory_are_read_without_requests() -> None:
@@ -324,9 +324,3 @@ def test_stored_checksum_is_parsed_from_listing_metadata() -> None:
     assert stored_checksum({"ETag": f'"{plain}"'}) == md5("x")
     assert stored_checksum({"ETag": f'"{plain}-3"'}) is None  # a client uploaded this object to S3 in parts
     assert stored_checksum({"name": "local", "size": 1}) is None
-
-
-def test_unreadable_folder_is_not_listed_as_empty(tmp_path: Path) -> None:
-    (tmp_path / "loop").symlink_to("loop")
-    with pytest.raises(StoreUnavailableError, match="loop: the store fails"):
-        list_files(str(tmp_path / "loop"))

@@ -1,7 +1,6 @@
-"""Start Python programs as forks of a process that has already imported their libraries.
+"""Start Python programs as forks of a process that has already imported Levanter, which costs as much as a training.
 
-Levanter's imports take as much CPU as a tiny training. Each program is a separate process: it has its own standard
-streams and environment, and a test can kill it.
+Each program is a separate process: it has its own standard streams and environment, and a test can kill it.
 """
 
 from __future__ import annotations

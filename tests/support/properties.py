@@ -1,7 +1,4 @@
-"""Profiles of Hypothesis.
-
-The default profile runs few examples, the same in every run. The nightly profile runs many random examples.
-"""
+"""Profiles of Hypothesis: few examples, the same in every run, by default; many random ones in the nightly profile."""
 
 from __future__ import annotations
 

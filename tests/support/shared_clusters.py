@@ -20,7 +20,7 @@ from tradewind.rehearsal.local.ray import LocalRay, LocalSlice
 
 TOKEN: Final = "t0ken-of-the-test-0123456789abcdef"
 NODE_SECRET: Final = "s3cr3t-of-the-node"
-REPOSITORY: Final = Path(__file__).parents[2]
+REPOSITORY: Final = str(Path(__file__).parents[2])
 POD_SLICES: Final = (LocalSlice("a", "v4-16"), LocalSlice("b", "v4-16"), LocalSlice("single", "v4-8"))
 TWO_SLICES: Final = (LocalSlice("a", "v4-8"), LocalSlice("b", "v4-8"))
 
@@ -28,9 +28,7 @@ KINDS: Final[dict[str, Callable[[LocalStack], LocalRay]]] = {
     "open": lambda stack: LocalRay(stack, token="", num_cpus=2, env={"ON_THE_NODE": NODE_SECRET}),
     "guarded": lambda stack: LocalRay(stack, token=TOKEN, num_cpus=2),
     "pods": lambda stack: LocalRay(stack, token="", num_cpus=8, slices=POD_SLICES, env={"MEGASCALE_SLICE_ID": "1"}),
-    "slices": lambda stack: LocalRay(
-        stack, token="", num_cpus=2, slices=TWO_SLICES, env={"PYTHONPATH": str(REPOSITORY)}
-    ),
+    "slices": lambda stack: LocalRay(stack, token="", num_cpus=2, slices=TWO_SLICES, env={"PYTHONPATH": REPOSITORY}),
 }
 _started: Final[dict[str, tuple[LocalRay, Path]]] = {}
 

@@ -51,6 +51,13 @@ def make_raw_as_marin(prefix: str) -> str:
     return raw
 
 
+def required_by(*steps: ResolvedStep) -> RequiredOutputs:
+    required = RequiredOutputs()
+    for step in steps:
+        required.add_step(step)
+    return required
+
+
 def aged(paths: Iterable[str]) -> None:
     """Set the dates of these local files to two months ago."""
     then = time.time() - 2 * MONTH_S

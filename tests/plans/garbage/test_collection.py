@@ -6,7 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.plans.garbage.outputs import MONTH_S, Config, aged, files_of, garbage_of, made, make_raw, steps, sweep
+from tests.plans.garbage.outputs import (
+    MONTH_S,
+    Config,
+    aged,
+    files_of,
+    garbage_of,
+    made,
+    make_raw,
+    required_by,
+    steps,
+    sweep,
+)
 from tradewind.plans.garbage.collection import RequiredOutputs, find_garbage_below
 from tradewind.records.discovery import find_outputs
 from tradewind.records.info_files import INFO_FILE
@@ -35,10 +46,7 @@ def test_old_output_that_nothing_requires_is_garbage(prefix: str) -> None:
     old, required = ([made(step, size=1000) for step in steps(prefix, value)] for value in (1, 2))
     aged([*old, *required])
     young = made(steps(prefix, 3)[0])
-    needed = RequiredOutputs()
-    for step in steps(prefix, 2):
-        needed.add_step(step)
-    found = sweep(prefix, needed)
+    found = sweep(prefix, required_by(*steps(prefix, 2)))
     assert [(each.path, each.name, each.state) for each in found.garbage] == [
         (old[0], "data/raw", RecordState.FINISHED),
         (old[1], "train", RecordState.FINISHED),
@@ -109,9 +117,7 @@ def test_output_that_a_config_names_by_path_is_kept(prefix: str) -> None:
     aged(paths)
     reader = ExecutorStep("reader", None, Config({"shards": [f"{paths[1]}/part/*"]}))
     [resolved] = resolve([reader], prefix).steps
-    needed = RequiredOutputs()
-    needed.add_step(resolved)
-    assert garbage_of(prefix, needed) == []
+    assert garbage_of(prefix, required_by(resolved)) == []
     add_pin(prefix, Pin(made(resolved), "ada", "now"))
     aged([resolved.output_path])
     assert garbage_of(prefix) == [], "the step info names it as the DAG does"

@@ -1,7 +1,6 @@
 """An Airflow DAG of four steps that write a line to a trace on local disk several times per second.
 
-``source`` feeds ``left`` and ``right``, and both feed ``total``. Each attempt writes the same file names, with a word
-unique to the attempt. An output with files of two attempts is therefore detected.
+``source`` feeds ``left`` and ``right``, and both feed ``total``. Each attempt writes a word of its own into its files.
 """
 
 import json
