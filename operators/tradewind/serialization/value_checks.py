@@ -7,6 +7,7 @@ the file mentions it elsewhere; an object that the file shares with other module
 from __future__ import annotations
 
 import ast
+import builtins
 import contextlib
 import inspect
 import sys
@@ -28,9 +29,10 @@ from tradewind.serialization.file_statements import (
 from tradewind.serialization.value_comparison import DEFINED, Verdict, compare, is_fixed
 
 _CHANGING_METHODS: Final = frozenset({
-    "add", "append", "appendleft", "clear", "difference_update", "discard", "extend", "extendleft", "fill", "insert",
-    "intersection_update", "manual_seed", "move_to_end", "pop", "popitem", "popleft", "remove", "reverse", "rotate",
-    "seed", "setdefault", "sort", "subtract", "symmetric_difference_update", "update",
+    "__delitem__", "__setattr__", "__setitem__", "add", "append", "appendleft", "clear", "difference_update", "discard",
+    "extend", "extendleft", "fill", "insert", "intersection_update", "manual_seed", "move_to_end", "pop", "popitem",
+    "popleft", "remove", "reverse", "rotate", "seed", "setdefault", "sort", "subtract", "symmetric_difference_update",
+    "update",
 })  # fmt: skip
 _CLOCKS: Final = frozenset({"ctime", "gmtime", "localtime", "now", "strftime", "time", "time_ns", "today", "utcnow"})
 _MISSING: Final = object()
@@ -41,12 +43,12 @@ class _Change(NamedTuple):
 
     Attributes:
         place: The object.
-        words: The attributes in ``place``, or the name of an environment variable.
+        parts: What a function that reads it has in its source: ``place``, or the name of an environment variable.
         line: The line of the change.
     """
 
     place: ast.expr
-    words: set[str]
+    parts: set[str]
     line: int
 
 
@@ -85,11 +87,13 @@ def refuse_other_values(
             )
         if verdict is not Verdict.SAME and mentions and not isinstance(value, DEFINED) and not is_fixed(value):
             raise _refusal(what, name, min(mentions))
-    used = set[str]().union(*map(words_in, statements), *map(texts_in, statements))
+    nodes = (node for each in statements for node in ast.walk(each) if isinstance(node, ast.Attribute))
+    used = set[str]().union(map(ast.unparse, nodes), *map(texts_in, statements))
     for change in changes:
         owners = _objects(change.place, actual)
         for owner in owners:
-            if id(owner) in shared and (owner is owners[-1] or used >= change.words):
+            is_changed = owner is owners[-1] or not isinstance(owner, types.ModuleType) or used >= change.parts
+            if id(owner) in shared and is_changed:
                 raise _refusal(what, shared[id(owner)], change.line)
 
 
@@ -125,11 +129,16 @@ def _statements_elsewhere(file: FileStatements, statements: Sequence[ast.stmt]) 
     inside = {id(each) for statement in statements for each in ast.walk(statement)}
     outside = [each for each in file.statements if id(each) not in inside]
     found = [each for each in outside if not isinstance(each, (*DEFINITIONS, ast.With))]
-    called = [node.func for each in found for node in ast.walk(each) if isinstance(node, ast.Call)]
-    called += [decorator for each in outside for decorator in decorators_of(file.without_airflow(each))]
-    names = {name for each in called for name in names_in(each)}
-    definitions = [each for name in names for each in file.bindings.get(name, ()) if isinstance(each, DEFINITIONS)]
-    return found + [each for each in definitions if not file.is_task(each)]
+    called = [decorator for each in outside for decorator in decorators_of(file.without_airflow(each))]
+    names: set[str] = set()
+    for statement in found:  # grows
+        called += [node.func for node in ast.walk(statement) if isinstance(node, ast.Call)]
+        new = {name for each in called for name in names_in(each)} - names
+        names |= new
+        bindings = (each for name in new for each in file.bindings.get(name, ()))
+        found += [each for each in bindings if isinstance(each, DEFINITIONS) and not file.is_task(each)]
+        called = []
+    return found
 
 
 def _changes_in(
@@ -139,26 +148,29 @@ def _changes_in(
     for node in (node for each in statements for node in ast.walk(each) if isinstance(node, (ast.expr, ast.stmt))):
         if (place := _changed_by(node)) is not None:
             keys = [node.slice] if isinstance(node, ast.Subscript) else getattr(node, "args", [])[:1]
-            attributes, texts = words_in(place) - names_in(place), set[str]().union(*map(texts_in, keys))
-            yield _Change(place, texts if "environ" in attributes and texts else attributes, node.lineno)
+            texts = set[str]().union(*map(texts_in, keys)) if "environ" in words_in(place) else set()
+            yield _Change(place, texts or {ast.unparse(place)}, node.lineno)
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
             continue
         for function in called.get(node.func.id, ()):
             if isinstance(function, ast.FunctionDef):
                 inner = {name for each in _changes_in(function.body) for name in names_in(each.place)}
                 parameters = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
-                given = zip(parameters, node.args, strict=False)
+                given = [*zip(parameters, node.args, strict=False), *((each.arg, each.value) for each in node.keywords)]
                 yield from (_Change(value, set(), node.lineno) for name, value in given if name in inner)
 
 
 def _changed_by(node: ast.AST) -> ast.expr | None:
     """Return the object that a part of a statement changes by itself."""
     if isinstance(node, (ast.Attribute, ast.Subscript)):
-        return None if isinstance(node.ctx, ast.Load) else node.value
+        is_method = isinstance(node, ast.Attribute) and node.attr in _CHANGING_METHODS
+        is_changed = not isinstance(node.ctx, ast.Load) or (is_method and "environ" not in words_in(node.value))
+        return node.value if is_changed else None
     if isinstance(node, ast.AugAssign):
         return node.target
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        return node.func.value if node.func.attr in _CHANGING_METHODS else None
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CHANGING_METHODS:
+        is_of_class = isinstance(node.func.value, ast.Name) and hasattr(builtins, node.func.value.id)
+        return node.args[0] if is_of_class and node.args else node.func.value
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
         return node.args[0] if node.func.id in ("setattr", "delattr", "next") else None
     return None

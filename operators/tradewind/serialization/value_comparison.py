@@ -12,7 +12,6 @@ import re
 import types
 import warnings
 from enum import Enum
-from itertools import chain
 from typing import Any, Final
 
 _SCALARS: Final = (types.NoneType, bool, int, float, complex, str, bytes, types.EllipsisType)
@@ -44,15 +43,19 @@ def compare(actual: Any, one: Any, two: Any, module: str) -> tuple[Verdict, list
     pending = [whole := (actual, one, two)]
     while pending:
         three = actual, one, two = pending.pop()
-        if actual is one:
-            if not isinstance(actual, DEFINED):
-                shared.append(actual)
+        if is_fixed(actual) and actual is one:
             continue
         if not is_fixed(actual):
             key = id(actual), id(one)
             if key in seen or _is_flat_and_same(actual, one):
                 continue
             seen[key] = actual, one
+        if actual is one:
+            if not isinstance(actual, DEFINED):
+                shared.append(actual)
+            if type(actual) in (list, tuple, dict):
+                pending += [(each, each, each) for each in _items(actual)]
+            continue
         if isinstance(actual, type) and three is not whole:  # its own name is compared by itself
             actual, one, two = (_name_of(each) if isinstance(each, type) else each for each in three)
         (kind, parts), (kind_of_one, parts_of_one), (kind_of_two, parts_of_two) = (
@@ -76,10 +79,13 @@ def _length(parts: list[Any] | None) -> int:
 
 def _is_flat_and_same(actual: Any, one: Any) -> bool:
     """Whether both hold the same plain values only, which is known soon even if there are millions."""
-    if type(actual) not in (list, tuple, dict) or type(one) is not type(actual) or len(actual) != len(one):
+    if type(actual) not in (list, tuple, dict) or type(one) is not type(actual) or actual is one:
         return False
-    items = chain(actual, actual.values()) if isinstance(actual, dict) else actual
-    return all(type(item) in _SCALARS for item in items) and pickle.dumps(actual) == pickle.dumps(one)
+    return all(type(item) in _SCALARS for item in _items(actual)) and pickle.dumps(actual) == pickle.dumps(one)
+
+
+def _items(container: Any) -> list[Any]:
+    return [*container, *container.values()] if isinstance(container, dict) else [*container]
 
 
 def _taken_apart(value: Any, module: str) -> tuple[Any, list[Any] | None]:
@@ -97,14 +103,15 @@ def _parts(value: Any, kind: str, module: str) -> tuple[Any, list[Any] | None]:
     if type(value) in (list, tuple):
         return kind, list(value)
     if type(value) in (dict, types.MappingProxyType):
-        return kind, [part for item in value.items() for part in item]
+        return kind, _items(dict(value))
     if type(value) in (set, frozenset):
         return kind, None if _ADDRESS.search(repr(value)) else sorted(value, key=repr)
     if isinstance(value, type):
         members = [(name, member) for name, member in vars(value).items() if _counts(name, member)]
         return (kind, _name_of(value)), [part for item in members for part in item]
     if isinstance(value, types.FunctionType):
-        cells = [cell.cell_contents for cell in value.__closure__ or ()]
+        is_own = value.__globals__.get("__name__") == module  # libraries keep annotations in their functions
+        cells = [cell.cell_contents for cell in value.__closure__ or () if is_own]
         code = value.__code__
         place = code.co_name, max(line for *_, line in code.co_lines() if line is not None)
         return (kind, *place), [value.__defaults__, value.__kwdefaults__, vars(value), *cells]
