@@ -25,6 +25,8 @@ LINES = """
     cluster list a --json --fleet b
     cluster list --cluster a/b.yaml --config c
     cluster update-configs --check
+    cluster add-worker v4-8 --capacity reserved --name one --config c
+    cluster repair --dry-run --cluster a
     cluster validate a b
     cluster connections a --apply
     cluster start a --no-wait

@@ -111,6 +111,8 @@ def parser() -> argparse.ArgumentParser:
 class _Parser(argparse.ArgumentParser):
     """Parser that reports each error in one sentence."""
 
+    is_destructive = False
+
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs, allow_abbrev=False)
 
@@ -150,7 +152,7 @@ def _safe_commands(parser: argparse.ArgumentParser) -> list[str]:
 
 
 def _safe_choices(action: argparse._SubParsersAction[Any]) -> list[str]:
-    return [name for name, command in action.choices.items() if not command.get_default("is_destructive")]
+    return [name for name, command in action.choices.items() if not command.is_destructive]
 
 
 def _add_group(commands: Any, group: CommandGroup, before: Sequence[Option] = ()) -> None:
@@ -168,7 +170,8 @@ def _add(commands: Any, command: Command, prefix: str = "") -> None:
     added = commands.add_parser(command.name, help=command.summary, description=command.summary, epilog=command.more)
     for option in command.options:
         added.add_argument(*option.flags, **option.rest)
-    added.set_defaults(run=f"{prefix}{command.name}", is_destructive=command.is_destructive)
+    added.set_defaults(run=f"{prefix}{command.name}")
+    added.is_destructive = command.is_destructive
 
 
 def _work(name: str) -> Work:

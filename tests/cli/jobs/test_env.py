@@ -30,12 +30,6 @@ def test_a_variable_is_written_in_three_ways(values: list[str], variable: tuple[
     assert one_variable(values) == variable
 
 
-@pytest.mark.parametrize("values", [["A", "1", "2"], ["A=1", "2"], ["=1"], ["", "1"], [""]])
-def test_invalid_env_option_is_refused(values: list[str]) -> None:
-    with pytest.raises(UsageError, match="write -e NAME=VALUE"):
-        one_variable(values)
-
-
 @pytest.mark.parametrize(
     "values", [["HF_TOKEN=hunter2"], ["WANDB_API_KEY", "hunter2"], ["HF_TOKEN"], [f"NOTE={TOKEN}"]]
 )
@@ -120,16 +114,20 @@ def test_impossible_variable_is_refused_with_file_and_line(text: str, line: int,
     assert str(refused.value).isprintable()
 
 
-@pytest.mark.parametrize("values", [["A\nB=1"], ["A B", "1"], ["A\x1b[2J=1"], ["a" * 501]], ids=ascii)
-def test_an_odd_name_is_no_variable(values: list[str]) -> None:
-    with pytest.raises(UsageError, match="is not the name of a variable: write -e NAME=VALUE") as refused:
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        *(([name], "is not the name of a variable: write -e N") for name in ("A\nB=1", "A\x1b[2J=1", "a" * 501)),
+        *((values, "write -e NAME=VALUE") for values in (["A", "1", "2"], ["A=1", "2"], ["=1"], ["", "1"], [""])),
+        (["A B", "1"], "'A B' is not the name of a variable"),
+        (["A=b\0c"], "the value of -e A has a NUL, which no variable can have"),
+    ],
+    ids=ascii,
+)
+def test_impossible_env_option_is_refused(values: list[str], why: str) -> None:
+    with pytest.raises(UsageError, match=why) as refused:
         one_variable(values)
     assert str(refused.value).isprintable() and len(str(refused.value)) < 200
-
-
-def test_nul_in_value_of_env_option_is_refused() -> None:
-    with pytest.raises(UsageError, match="the value of -e A has a NUL, which no variable can have"):
-        one_variable(["A=b\0c"])
 
 
 def test_the_commit_and_the_workspaces_modules_are_found(tmp_path: Path) -> None:

@@ -67,9 +67,3 @@ def test_speedrun_config_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert "64 devices of 2.75e+14 FLOP/s" in caplog.text
     assert '"tpu_type": "v4-128"' in caplog.text
     assert "runtime_env" not in caplog.text
-
-
-def test_missing_default_data_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "experiments", raising=False)
-    with pytest.raises(ValueError, match=r"no experiments/speedrun/prebuilt_caches\.py has the default"):
-        speedrun()

@@ -35,18 +35,6 @@ def test_numbers_are_close_where_numpy_says_so(a: float, b: float) -> None:
     assert bool(is_close(a, b, atol=1.0)) is bool(np.isclose(a, b, atol=1.0))
 
 
-@pytest.mark.parametrize("call", ["np.isclose([1], 1)", "np.isclose(SIZE, 1)", "np.isclose(2**60, 2**60 + 1)"])
-def test_isclose_of_cluster_values_is_refused_with_its_line(tmp_path: Path, call: str) -> None:
-    text = f"import numpy as np\nfrom heavy import SIZE\nname = 'a' if {call} else 'b'\n{MAKE}"
-    refusal(tmp_path, text, ":4 .* numpy.isclose")
-
-
-@pytest.mark.parametrize("call", ["str({})", "~{}", "{} + 1", "[1, 2][{}]"])
-def test_isclose_result_has_only_a_truth_value(tmp_path: Path, call: str) -> None:
-    text = f'import numpy as np\nname = f"{{{call.format("np.isclose(1, 1)")}}}"\n{MAKE}'
-    refusal(tmp_path, text, ":3 .* it needs the .* of numpy.isclose")
-
-
 @pytest.mark.parametrize(
     "call",
     ["np.array([1, 3]) * 1_000_000_000", "10 - np.array([1, 3]) + 5", "np.array((1, 2.5)) / 3", "1 / np.array([3, 7])"],
@@ -68,6 +56,23 @@ def test_array_arithmetic_equals_numpy(call: str) -> None:
 @pytest.mark.parametrize(
     ("call", "reason"),
     [
+        *((f"1 if np.isclose({given}) else 2", "numpy.isclose") for given in ("[1], 1", "SIZE, 1", "2**60, 2**60 + 1")),
+        *(
+            (call.format("np.isclose(1, 1)"), "it needs the .* of numpy.isclose")
+            for call in ("str({})", "~{}", "{} + 1", "[1, 2][{}]")
+        ),
+        *(
+            (f"fsspec_utils.exists({path}) + 1", "it needs the .* of levanter.utils.fsspec_utils.exists")
+            for path in ("'gs://bucket/a'", "'zip::data'", "SIZE")
+        ),
+        *(
+            (f"len(np.{call})", "it needs the .* of numpy")
+            for call in (
+                "linspace(0, SIZE)", "linspace(0, 1, dtype=int)", "linspace(0, 1, 10**12)",
+                "linspace(0, 1, num=10**12)", "geomspace([1], 2)", "logspace(0, 400, 3)",
+                "arange(2**60)", "arange(0, 1, 1e-6)", "arange(1e12)",
+            )
+        ),
         ("versioned(number)", r"versioned\(\) is given numpy.int64\(4\)"),
         ("number // 2", "the value of numpy.int64"),
         ("number * 2**53", "the value of numpy.int64"),
@@ -77,10 +82,10 @@ def test_array_arithmetic_equals_numpy(call: str) -> None:
         ("list(np.array([1], dtype='int8'))", "the elements of numpy.array"),
         ("list(np.array([2**60]))", "the elements of numpy.array"),
     ],
-)
-def test_computation_differing_between_numpy_python_is_refused(tmp_path: Path, call: str, reason: str) -> None:
-    text = f"import numpy as np\nfrom heavy import SIZE\nnumber = list(np.array([4]))[0]\nname = str({call})\n"
-    refusal(tmp_path, text + MAKE, rf":5 .*{reason}")
+)  # fmt: skip
+def test_answer_that_is_not_certain_is_refused(tmp_path: Path, call: str, reason: str) -> None:
+    text = "import numpy as np\nfrom heavy import SIZE\nfrom levanter.utils import fsspec_utils\n"
+    refusal(tmp_path, f"{text}number = list(np.array([4]))[0]\nname = str({call})\n{MAKE}", rf":6 .*{reason}")
 
 
 def test_fsspec_exists_checks_checkout_for_local_paths(tmp_path: Path) -> None:
@@ -88,14 +93,6 @@ def test_fsspec_exists_checks_checkout_for_local_paths(tmp_path: Path) -> None:
     assert made_name(tmp_path, text) == "x-False"
     put(tmp_path / "data/words", "a b\n")
     assert names(run(tmp_path, "a")) == [["x-True"]]
-
-
-@pytest.mark.parametrize("path", ["'gs://bucket/a'", "'zip::data'", "SIZE"])
-def test_fsspec_exists_is_refused_for_paths_outside_checkout(tmp_path: Path, path: str) -> None:
-    text = (
-        f"from levanter.utils import fsspec_utils\nfrom heavy import SIZE\nname = 'ab'[fsspec_utils.exists({path})]\n"
-    )
-    refusal(tmp_path, text + MAKE, ":4 .* it needs the .* of levanter.utils.fsspec_utils.exists")
 
 
 KINDS = ["tuple[heavy.Response, int | None] | tuple[None, str]", "list[heavy.Response] | None", "heavy.Response | None"]
@@ -153,20 +150,6 @@ def test_spaced_numbers_are_numpys_to_the_last_bit(tmp_path: Path, call: str) ->
     text += "name = ' '.join([*(float(each).hex() for each in found), *map(repr, found.tolist()), f'{len(found)}'])\n"
     expected = [*(float(each).hex() for each in real), *map(repr, real.tolist()), f"{len(real)}"]
     assert made_name(tmp_path, text) == " ".join(expected)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "call",
-    [
-        "linspace(0, SIZE)", "linspace(0, 1, dtype=int)", "linspace(0, 1, 10**12)", "linspace(0, 1, num=10**12)",
-        "geomspace([1], 2)", "logspace(0, 400, 3)",
-        "arange(2**60)", "arange(0, 1, 1e-6)", "arange(1e12)",
-    ],
-)  # fmt: skip
-def test_other_spaced_numbers_are_known_only_on_the_cluster(tmp_path: Path, call: str) -> None:
-    text = f"import numpy as np\nfrom heavy import SIZE\nname = str(len(np.{call}))\n"
-    refusal(tmp_path, text + MAKE, ":4 .* it needs the .* of numpy")
 
 
 @pytest.mark.slow
