@@ -126,9 +126,11 @@ def executor_main(
 
     ``max_concurrent`` and the further arguments are those of ``experiment_dag``.
     """
-    file = Path(sys._getframe(1).f_globals["__file__"])
+    file = sys._getframe(1).f_globals.get("__file__")
+    if file is None:
+        raise ExperimentError("executor_main names the DAG after the file that calls it: call it in a file.")
     return experiment_dag(
-        file.stem, steps, description=description, max_concurrent=max_concurrent, **experiment_arguments
+        Path(file).stem, steps, description=description, max_concurrent=max_concurrent, **experiment_arguments
     )
 
 

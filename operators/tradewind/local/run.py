@@ -342,7 +342,8 @@ def run_script(
     parser = _parser(given.selection)
     arguments = parser.parse_args(argv)
     try:
-        prefix = choose_prefix(_absolute(arguments.prefix) or given.prefix, None, os.environ, None, lambda: None).path
+        param = param_default(given.params.get("prefix"))
+        prefix = choose_prefix(_absolute(arguments.prefix) or given.prefix, param, os.environ, None, lambda: None).path
         selection = _selection(arguments)
     except MissingPrefixError:
         parser.error("there is no prefix for outputs: give --prefix, or set TRADEWIND_PREFIX")
