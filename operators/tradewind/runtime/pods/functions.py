@@ -29,7 +29,7 @@ R = TypeVar("R")
 
 def run_on_pod(
     fn: Callable[[], Any],
-    slice: str | TpuSlice | Hosts | Any,
+    slice: Any,
     *,
     num_slices: int | Sequence[int] | None = None,
     max_preemptions: int | None = None,
