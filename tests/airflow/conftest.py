@@ -61,6 +61,7 @@ class Environment:
         Other components must not write meanwhile: SQLite refuses a write in a savepoint that has read before theirs.
         """
         self.api.wait_for_dag(dag_id, limit_s())
+        before = {run["dag_run_id"] for run in self.api.dag_runs(dag_id)}
         command = ["backfill", "create", "--dag-id", dag_id, "--from-date", first, "--to-date", last]
         with self.idle("dag-processor", "triggerer"):
             done = self.airflow.cli(*command, "--dag-run-conf", json.dumps(conf))
@@ -69,7 +70,7 @@ class Environment:
             self.api.unpause(dag_id)
         assert done.returncode == 0, done.stderr
         ids = [run["dag_run_id"] for run in self.api.dag_runs(dag_id) if run["dag_run_id"].startswith("backfill__")]
-        runs = [DagRun(self, dag_id, run_id) for run_id in ids]
+        runs = [DagRun(self, dag_id, run_id) for run_id in ids if run_id not in before]
         for run in runs:
             run.wait()
         return runs
