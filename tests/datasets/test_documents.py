@@ -19,17 +19,12 @@ from tradewind.storage.trees import list_files
 DOCUMENTS = [Document(f"file-{n}.py", f"value = {n}\nname = 'Zoë'\n") for n in range(7)]
 
 
-def test_documents_are_read_in_written_order(tmp_path: Path) -> None:
-    assert write_documents(str(tmp_path), iter(DOCUMENTS), documents_per_file=3) == 7
-    assert list(read_documents(str(tmp_path))) == DOCUMENTS
-    assert len(document_files(str(tmp_path))) == 3
-
-
-def test_same_documents_give_same_bytes(tmp_path: Path) -> None:
+def test_documents_are_written_alike_and_read_in_order(tmp_path: Path) -> None:
     for name in ("one", "two"):
-        write_documents(str(tmp_path / name), DOCUMENTS)
-    one, two = (tmp_path / name / "part-00000.jsonl.gz" for name in ("one", "two"))
-    assert one.read_bytes() == two.read_bytes()
+        assert write_documents(str(tmp_path / name), iter(DOCUMENTS), documents_per_file=3) == 7
+        assert list(read_documents(str(tmp_path / name))) == DOCUMENTS
+    one, two = ([Path(file).read_bytes() for file in document_files(str(tmp_path / name))] for name in ("one", "two"))
+    assert one == two and len(one) == 3
 
 
 def test_second_attempt_removes_files_of_first(tmp_path: Path) -> None:
@@ -53,19 +48,26 @@ def test_empty_folder_refused(tmp_path: Path) -> None:
         write_documents(str(tmp_path), [])
 
 
+GOOD = b'{"id": "a", "text": "b"}\n'
+
+
 @pytest.mark.parametrize(
-    ("line", "reason"),
+    ("content", "reason"),
     [
-        ("not json", ""),
-        ("[1]", ""),
-        ('{"id": "a"}', ""),
-        ('{"id": 7, "text": "x"}', " is not a document: its id is 7; an id"),
+        (gzip.compress(GOOD + b"not json"), "line 2 is not a document"),
+        (gzip.compress(GOOD + b"[1]"), "line 2 is not a document"),
+        (gzip.compress(GOOD + b"[" * 100_000), "line 2 is not a document .*recursion"),
+        (gzip.compress(GOOD + b'{"id": "a"}'), "line 2 is not a document"),
+        (gzip.compress(GOOD + b'{"id": 7, "text": "x"}'), "line 2 is not a document: its id is 7; an id"),
+        (gzip.compress(GOOD + b'{"id": "a", "text": "\\ud800"}'), "line 2 has half of a character .* in its text"),
+        (gzip.compress(GOOD + b" " * (33 << 20)), "line 2 has more than 33,554,432 bytes"),
+        (gzip.compress(GOOD)[:-9], "cannot be read on after line 0"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "is a pointer of Git LFS"),
     ],
 )
-def test_malformed_document_line_is_named(tmp_path: Path, line: str, reason: str) -> None:
-    path = tmp_path / "part.jsonl.gz"
-    path.write_bytes(gzip.compress(b'{"id": "a", "text": "b"}\n' + line.encode() + b"\n"))
-    with pytest.raises(ValueError, match=f"part.jsonl.gz line 2{reason}"):
+def test_malformed_document_line_is_named(tmp_path: Path, content: bytes, reason: str) -> None:
+    (tmp_path / "part.jsonl.gz").write_bytes(content)
+    with pytest.raises(ValueError, match=f"part.jsonl.gz {reason}"):
         list(read_documents(str(tmp_path)))
 
 

@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.datasets.hub_server import COMMIT, REPO, TOKEN, HubServer, cut, hub, status, whole, wrong
+from tests.datasets.hub_server import COMMIT, REPO, TOKEN, Fault, HubServer, cut, hub, status, whole, wrong
 from tests.support.http_server import serving
-from tradewind.datasets import hub as hub_side
 from tradewind.datasets.downloads import (
     LIST_FILE,
     Copies,
@@ -103,11 +102,19 @@ def test_cut_download_continues_at_last_chunk(hub: HubServer, tmp_path: Path, af
     assert pauses == [1.0, 2.0] if read_on == 0 else [1.0, 1.0]
 
 
-def test_server_that_ignores_range_is_read_further(hub: HubServer, tmp_path: Path) -> None:
-    hub.fail("data/a.jsonl", cut(300_000), whole)
+def shifted(handler: Any, content: bytes) -> None:
+    """Send a range that was not requested."""
+    handler.answer(content[4:], 206, {"Content-Range": f"bytes 4-{len(content) - 1}/{len(content)}"})
+
+
+@pytest.mark.parametrize(("answer", "reads"), [(whole, 2), (shifted, 2)])
+def test_answer_to_another_range_is_not_used_as_it_is(
+    hub: HubServer, tmp_path: Path, answer: Fault, reads: int
+) -> None:
+    hub.fail("data/a.jsonl", cut(300_000), answer)
     download_hf(config(tmp_path, "data/a.jsonl"), pause=lambda _: None)
     assert copies(tmp_path) == {"data/a.jsonl": hub.files["data/a.jsonl"]}
-    assert len(hub.ranges) == 2, "nothing was damaged, so nothing is read again"
+    assert len(hub.ranges) == reads, "nothing was damaged, so nothing is read again"
 
 
 def test_busy_hub_is_retried_after_its_delay(hub: HubServer, tmp_path: Path) -> None:
@@ -162,17 +169,10 @@ def test_partial_download_of_other_file_list_is_not_reused(hub: HubServer, tmp_p
     hub.files["README.md"] = b"# LETTERS\n"
     del hub.files["data/old/c.jsonl"]
     (tmp_path / "mine.txt").write_text("not from the hub")
+    hub.files["data/new.jsonl"] = b"of the hub"
+    (tmp_path / "data/new.jsonl").write_bytes(b"of others.")
     download_hf(config(tmp_path))
     assert copies(tmp_path) == shown(hub) | {"mine.txt": b"not from the hub"}
-
-
-def test_file_not_made_by_this_download_is_replaced(hub: HubServer, tmp_path: Path) -> None:
-    download_hf(config(tmp_path, "README.md"))
-    other = tmp_path / "data" / "old" / "c.jsonl"
-    other.parent.mkdir(parents=True)
-    other.write_bytes(b"x" * len(hub.files["data/old/c.jsonl"]))
-    download_hf(config(tmp_path))
-    assert copies(tmp_path) == shown(hub)
 
 
 def test_foreign_list_file_is_not_overwritten(hub: HubServer, tmp_path: Path) -> None:
@@ -260,14 +260,25 @@ def test_legacy_marin_download_writes_to_legacy_path(hub: HubServer, tmp_path: P
         download(DownloadConfig(REPO, "../../..", str(tmp_path)))
 
 
+FILES = {"urls": ["https://a.example/x"], "output_path": "out"}
+REPOSITORY = {"hf_dataset_id": REPO, "revision": COMMIT, "gcs_output_path": "out"}
+
+
 @pytest.mark.parametrize(
-    ("field", "value"),
-    [("hf_dataset_id", ""), ("revision", ""), ("hf_urls_glob", "data/*"), ("hf_repo_type_prefix", "dataset")],
+    ("kind", "given", "field", "value"),
+    [
+        (HubDownloadConfig, REPOSITORY, "hf_dataset_id", ""),
+        (HubDownloadConfig, REPOSITORY, "revision", ""),
+        (HubDownloadConfig, REPOSITORY, "hf_urls_glob", "data/*"),
+        (HubDownloadConfig, REPOSITORY, "hf_repo_type_prefix", "dataset"),
+        (FilesDownloadConfig, FILES, "urls", []),
+        (FilesDownloadConfig, FILES, "urls", "https://a.example/x"),
+        (FilesDownloadConfig, FILES, "sha256", {"https://a.example/x": "12"}),
+    ],
 )
-def test_invalid_hub_config_refused_at_creation(field: str, value: Any) -> None:
-    given = {"hf_dataset_id": REPO, "revision": COMMIT, "gcs_output_path": "out", field: value}
+def test_invalid_config_refused_at_creation(kind: Any, given: dict[str, Any], field: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"{field}="):
-        HubDownloadConfig(**given)
+        kind(**(given | {field: value}))
 
 
 # ---- files by URL
@@ -284,18 +295,16 @@ def test_files_come_from_servers_and_stores(hub: HubServer, tmp_path: Path) -> N
     assert copies(tmp_path / "out") == {"a.jsonl": hub.files["data/a.jsonl"], "there.txt": b"in a store"}
     assert result == {"files": 2, "bytes": 560_010}
     assert set(hub.tokens) == {None}, "only the hub gets the token"
-
-
-def test_file_with_other_checksum_refused(hub: HubServer, tmp_path: Path) -> None:
-    url = hub.url_of("README.md")
     with pytest.raises(DamagedDownloadError, match="with the sha256 .* and should give 0000"):
-        download_files(FilesDownloadConfig([url], str(tmp_path / "out"), {url: "0" * 64}))
-    assert copies(tmp_path / "out") == {}
+        download_files(FilesDownloadConfig([url], str(tmp_path / "damaged"), {url: "0" * 64}))
+    assert copies(tmp_path / "damaged") == {}
 
 
-def test_http_read_refuses_file_replaced_between_retries(hub: HubServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("first", "then"), [('"the-only"', '"another"'), ("", "")])
+def test_http_read_refuses_file_that_may_be_replaced(hub: HubServer, first: str, then: str) -> None:
+    hub.etag = first
     hub.fail("a.jsonl", cut(300_000))
-    reader = HttpReader(pause=lambda _: setattr(hub, "etag", '"another"'))
+    reader = HttpReader(pause=lambda _: setattr(hub, "etag", then))
     with pytest.raises(DownloadError, match="it may be another file than at first"):
         list(reader.read(SourceFile("a.jsonl", hub.url_of("data/a.jsonl"))))
 
@@ -309,13 +318,6 @@ def test_store_read_refuses_file_overwritten_during_read(tmp_path: Path) -> None
     there.write_bytes(b"b" * (3 * CHUNK_BYTES + 1))
     with pytest.raises(DownloadError, match="there.txt changed while it was read"):
         list(parts)
-
-
-def test_file_without_etag_is_not_continued(hub: HubServer) -> None:
-    hub.etag = ""
-    hub.fail("a.jsonl", cut(300_000))
-    with pytest.raises(DownloadError, match="it may be another file than at first"):
-        list(HttpReader(pause=lambda _: None).read(SourceFile("a.jsonl", hub.url_of("data/a.jsonl"))))
 
 
 def test_content_encoding_is_refused(hub: HubServer) -> None:
@@ -354,29 +356,8 @@ def test_interrupted_download_skips_files_not_yet_started(tmp_path: Path) -> Non
     assert len(begun) < 200
 
 
-def test_unrequested_range_is_not_used(hub: HubServer) -> None:
-    def shifted(handler: Any, content: bytes) -> None:
-        handler.answer(content[4:], 206, {"Content-Range": f"bytes 4-{len(content) - 1}/{len(content)}"})
-
-    hub.fail("a.jsonl", cut(300_000), shifted)
-    reader = HttpReader(pause=lambda _: None)
-    assert b"".join(reader.read(SourceFile("a.jsonl", hub.url_of("data/a.jsonl")))) == hub.files["data/a.jsonl"]
-
-
-@pytest.mark.parametrize(
-    ("field", "value"), [("urls", []), ("urls", "https://a.example/x"), ("sha256", {"https://a.example/x": "12"})]
-)
-def test_invalid_files_config_refused_at_creation(field: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=f"{field}="):
-        FilesDownloadConfig(**({"urls": ["https://a.example/x"], "output_path": "out"} | {field: value}))
-
-
 def test_pauses_grow_and_are_bounded() -> None:
     assert [pause_s(failures, None) for failures in (1, 2, 3, 12)] == [1.0, 2.0, 4.0, 60.0]
     assert pause_s(1, 10_000.0) == MAX_RETRY_AFTER_S
     assert retry_after_s("7") == 7.0
     assert all(retry_after_s(value) is None for value in ("Wed, 21 Oct 2026 07:28:00 GMT", "-1", None))
-
-
-def test_repo_types_have_hub_names() -> None:
-    assert hub_side.REPO_TYPES == {"datasets": "dataset", "spaces": "space", "models": "model", "": "model"}

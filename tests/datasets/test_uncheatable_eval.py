@@ -90,6 +90,7 @@ def test_file_with_other_checksum_is_not_kept(github: GitHub, tmp_path: Path) ->
     [
         (NEWS, [{"title": "only a title"}], "entry 0 has no text, but {'title': 'only a"),
         (NEWS, {"text": "no list"}, "is no list but a dict."),
+        (NEWS, b"[" * 100_000, "is no JSON"),
         ("../bbc_news_20250701to20250715.json", ["a"], "which is no path below the output"),
         ("bbc_news.json", ["a"], "data_path has no file named like"),
     ],
@@ -122,10 +123,4 @@ def test_missing_repository_is_named(github: GitHub, tmp_path: Path) -> None:
 def test_invalid_listing_entry_refused(github: GitHub, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     github.put(NEWS, ["a text"]).update(changes)
     with pytest.raises(DownloadError, match=re.escape(message)):
-        download(github, tmp_path)
-
-
-def test_deeply_nested_file_refused(github: GitHub, tmp_path: Path) -> None:
-    github.put(NEWS, b"[" * 100_000)
-    with pytest.raises(DownloadError, match="is no JSON"):
         download(github, tmp_path)

@@ -141,7 +141,7 @@ def _row_of_line(line: bytes, min_chars: int, buckets: int) -> dict[str, Any]:
         document_id, text = value["id"], normalise(value["text"])
         digest = hashlib.sha256(text.encode("utf-8")).hexdigest()
         document_id.encode("utf-8")
-    except (ValueError, KeyError, TypeError, AttributeError):  # a lone surrogate is a ValueError
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # a lone surrogate is a ValueError
         return {"id": "", "text": "", "digest": "", "bucket": 0, "outcome": UNDECODABLE}
     if len(text.strip()) < min_chars:
         return {"id": document_id, "text": "", "digest": "", "bucket": 0, "outcome": TOO_SHORT}

@@ -14,14 +14,16 @@ import gzip
 import io
 import itertools
 import json
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from glob import escape
 from typing import IO, NamedTuple
 
 from tradewind.datasets.files import atomic_writer, is_remote, join
+from tradewind.datasets.token_rows import MAX_LINE_BYTES, SURROGATE, check_no_pointer
 from tradewind.storage import file_system_at, open_file
-from tradewind.text import truncated_repr
+from tradewind.text import single_line, truncated_repr
 
 SUFFIX = ".jsonl.gz"
 
@@ -78,11 +80,23 @@ def document_files(folder: str) -> list[str]:
 
 
 def raw_lines(path: str) -> Iterator[bytes]:
-    """Yield the non-empty lines of one file, uncompressed but not decoded."""
-    with open_file(path) as file, gzip.GzipFile(fileobj=file) as lines:
-        for line in lines:
-            if line.strip():
-                yield line
+    """Yield the non-empty lines of one file, uncompressed but not decoded.
+
+    Raises:
+        ValueError: The file is no gzip or cut off, or a line is too long.
+    """
+    number = 0
+    try:
+        with open_file(path) as file, gzip.GzipFile(fileobj=file) as lines:
+            while line := lines.readline(MAX_LINE_BYTES + 1):
+                number += 1
+                if len(line) > MAX_LINE_BYTES:
+                    raise ValueError(f"{path} line {number:,} has more than {MAX_LINE_BYTES:,} bytes: split its text.")
+                if line.strip():
+                    yield line
+    except (OSError, EOFError, zlib.error) as error:
+        check_no_pointer(path, open_file)
+        raise ValueError(f"{path} cannot be read on after line {number:,}: {single_line(error)}.") from error
 
 
 def write_document_file(path: str, documents: Iterable[Document]) -> int:
@@ -109,12 +123,17 @@ def _parse(line: bytes, path: str, number: int) -> Document:
     try:
         entry = json.loads(line)
         document = Document(entry["id"], entry["text"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} line {number} is not a document with an id and a text: {error}.") from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        problem = single_line(error)
+        raise ValueError(f"{path} line {number} is not a document with an id and a text: {problem}.") from error
     for field, value in document._asdict().items():
         if not isinstance(value, str):
             problem = f"{path} line {number} is not a document: its {field} is {truncated_repr(value)}"
             raise ValueError(f"{problem}; an id and a text are strings.")
+        if SURROGATE.search(value):
+            raise ValueError(
+                f"{path} line {number} has half of a character (a lone surrogate) in its {field}: replace it."
+            )
     return document
 
 

@@ -14,7 +14,16 @@ from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from typing import Any, Final
 
-from tradewind.datasets.token_rows import MAX_LINE_BYTES, WHOLE, Open, Span, TokenizingError, row_place, rows_of
+from tradewind.datasets.token_rows import (
+    MAX_LINE_BYTES,
+    SURROGATE,
+    WHOLE,
+    Open,
+    Span,
+    TokenizingError,
+    row_place,
+    rows_of,
+)
 from tradewind.datasets.tokenizer_files import MAIN_FILE, cached_folder
 from tradewind.storage import open_file
 from tradewind.text import quote_first_names, single_line, truncated_repr
@@ -23,7 +32,6 @@ DOCUMENTS_PER_BATCH: Final = 256
 CHARACTERS_PER_BATCH: Final = 4_000_000
 MAX_RUN_CHARS: Final = 25_000
 """Levanter splits longer runs of letters, or of white space, before it tokenizes them."""
-_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _OVERLONG: Final = re.compile(rf"\s{{{MAX_RUN_CHARS},}}|\S{{{MAX_RUN_CHARS},}}")
 
 Encode = Callable[[Sequence[Any]], list[Mapping[str, Any]]]
@@ -188,7 +196,7 @@ def _describe(problem: Exception, row: Any, text_key: str | None) -> str:
 def _surrogate_in(value: Any) -> str | None:
     """Return the place of a character that has no UTF-8 form, as JSON may contain; None without one."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    found = _SURROGATE.search(text)
+    found = SURROGATE.search(text)
     return None if found is None else f"after {truncated_repr(text[max(0, found.start() - 20) : found.start()])}"
 
 

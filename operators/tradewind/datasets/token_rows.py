@@ -39,6 +39,8 @@ IS_POINTER: Final = (
     "is a pointer of Git LFS, and not the data itself: fetch that with 'git lfs pull', or download the repository with "
     "default_download."
 )
+SURROGATE: Final = re.compile("[\ud800-\udfff]")
+"""Half of a character, which has no UTF-8 form; JSON may contain it as an escape."""
 _BLANK: Final = re.compile(r"[ \t\r\n]*")
 
 Open = Callable[[str], AbstractContextManager[IO[bytes]]]
@@ -111,11 +113,11 @@ def _json_rows(path: str, span: Span, open_path: Open) -> Iterator[tuple[int, An
                 if line.strip():
                     yield number, json.loads(line)
     except (OSError, EOFError, zlib.error) as error:
-        _check_no_pointer(path, open_path)
+        check_no_pointer(path, open_path)
         place = _line(number, span)
         raise TokenizingError(f"{path} cannot be read on after {place}: {single_line(error)}.") from error
     except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, or too deep
-        _check_no_pointer(path, open_path)
+        check_no_pointer(path, open_path)
         raise TokenizingError(f"{row_place(path, number, span)} is malformed: {single_line(error)}.") from error
 
 
@@ -127,7 +129,7 @@ def _check_values(content: Any, signs: Sequence[Any]) -> None:
             raise ValueError(f"it has more than {_MAX_VALUES:,} values")
 
 
-def _check_no_pointer(path: str, open_path: Open) -> None:
+def check_no_pointer(path: str, open_path: Open) -> None:
     """Raise ``TokenizingError`` if the file is a pointer of Git LFS."""
     with suppress(OSError), open_path(path) as file:
         if file.read(len(POINTER)) == POINTER:
@@ -304,7 +306,7 @@ def _parquet_rows(path: str, column: str | None, span: Span, open_path: Open) ->
                     number += 1
                     yield number, row
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        _check_no_pointer(path, open_path)
+        check_no_pointer(path, open_path)
         raise TokenizingError(
             f"{path} cannot be read on after row {number:,}: {single_line(error).rstrip('.')}."
         ) from error
