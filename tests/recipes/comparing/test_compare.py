@@ -14,7 +14,7 @@ import pytest
 
 from tests.recipes.comparing.ended_runs import write_failed_run, write_output, write_run
 from tradewind import ExecutorStep, InputName, experiment_dag, this_output_path, versioned
-from tradewind.recipes.comparing.best import best_output, best_setting, read_setting
+from tradewind.recipes.comparing.best import best_output, best_setting, read_setting, write_best
 from tradewind.recipes.comparing.compare import CompareConfig, compare_runs
 from tradewind.recipes.comparing.reading import read_runs
 from tradewind.recipes.comparing.runs import MissingRunsError, RunResult, differing_settings, is_wide, numeric_setting
@@ -84,6 +84,9 @@ def test_best_run_refused_for_missing_values_or_non_comparison(tmp_path: Path) -
     compare_runs(config(tmp_path, {"a": trained(tmp_path, 0.1, 4.0)}))
     with pytest.raises(ValueError, match="'a', the best run of .* has no setting 'learning_rat'; did you mean 'lear"):
         read_setting(str(tmp_path / "out"), "learning_rat")
+    write_best(str(tmp_path), RunResult("a", {"b\x1b[2J": 1}), "out")
+    with pytest.raises(ValueError, match=r"has no setting 'seed'; there are b\?\[2J\.$"):
+        read_setting(str(tmp_path), "seed")
     for wrong in (train_at(0.1), "gs://b/comparison"):
         with pytest.raises(ValueError, match=r"^comparison is .*: give a step of compare.$"):
             best_output(wrong)

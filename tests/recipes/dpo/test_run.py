@@ -270,6 +270,8 @@ def test_tokenized_pairs_teach_preference(bench: Workbench, printed: list[str]) 
     path = bench.root / "out/whole"
     assert result["checkpoint"] == str(path / f"checkpoints/step-{STEPS - 1}")
     assert result["export"] == str(path / f"hf/step-{STEPS - 1}") and (path / f"hf/step-{STEPS - 1}").is_dir()
+    assert json.loads((path / f"hf/step-{STEPS - 1}/generation_config.json").read_text()) == {"eos_token_id": [256]}
+    assert "  exports have the chat template and end an answer at '<end>'" in printed
     assert not (bench.root / "elsewhere").exists()
 
 

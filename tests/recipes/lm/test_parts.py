@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -204,6 +205,15 @@ def test_report_for_continued_training_without_settings() -> None:
 def test_hub_weights_found_under_every_name_form(path: str) -> None:
     fs, name = stored_models._file_system_of(path)
     assert (fs.protocol, name) == ("hf", "owner/name@main")
+
+
+def test_index_of_weights_is_read_within_a_bound(tmp_path: Path) -> None:
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text('{"weight_map": {"a": "gone\\u001b.safetensors"}}')
+    assert stored_models._missing_weights(str(tmp_path)) == "gone\x1b.safetensors"
+    os.truncate(index, 3 << 30)
+    with pytest.raises(ValueError, match="index.json is no file of at most 16,777,216 bytes"):
+        stored_models._missing_weights(str(tmp_path))
 
 
 SUMMARY = TrainingSummary("run", "LlamaConfig", 10**9, 1000, 1000 * 512, 2048, 6e9, 128, "TPU v4", 275e12)

@@ -14,7 +14,7 @@ from tradewind.recipes.comparing.runs import RunResult
 from tradewind.recipes.stored_json import read_object
 from tradewind.records.parsing import OBJECT, TEXT
 from tradewind.steps import ExecutorStep, InputName, lazy, output_path_of, versioned
-from tradewind.text import did_you_mean, truncated_repr
+from tradewind.text import did_you_mean, single_line, truncated_repr
 
 __all__ = ["best_output", "best_setting"]
 
@@ -59,7 +59,7 @@ def read_setting(comparison: str, name: str) -> Any:
     """Read a setting of the best run; raises ``ValueError`` if it has none of that name."""
     best = _best(comparison)
     if name not in best["settings"]:
-        meant = did_you_mean(name, best["settings"])
+        meant = did_you_mean(name, [single_line(each) for each in best["settings"]])
         raise ValueError(
             f"{best['run']!r}, the best run of {comparison}, has no setting {truncated_repr(name)}; {meant}"
         )

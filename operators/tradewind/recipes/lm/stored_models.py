@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tradewind.datasets.files import basename, exists, is_remote, join
 from tradewind.recipes.model_spec import check_sizes
 from tradewind.storage import file_system_at
+from tradewind.text import single_line
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -26,6 +27,8 @@ AVERAGED = "model_averaging/model"
 _MODEL = "model/"
 _ARRAY = "/zarr.json"
 _HUB: Final = "hf://"
+_MAX_INDEX: Final = 16 << 20
+"""Bytes of the index of a model in parts, which become twenty times as many when parsed."""
 _WEIGHTS: Final = ("model.safetensors", "pytorch_model.bin")
 """Files of weights, of which Levanter reads the first; one in parts has an index of the same name."""
 
@@ -159,7 +162,7 @@ def described_on_hub(made: Any, begin: Any, field: str) -> tuple[str, Any, Any]:
     except Exception as error:  # the hub's client and config reader raise many types
         raise ValueError(f"{field}={path!r} {_read_problem(error)}") from error
     if missing:
-        raise ValueError(f"{field}={path!r} lacks {missing}: give a complete model.")
+        raise ValueError(f"{field}={path!r} lacks {single_line(missing)}: give a complete model.")
     return path, described, stored
 
 
@@ -169,6 +172,9 @@ def _missing_weights(path: str) -> str:
     existing = {basename(name) for name in fs.ls(root, detail=False)}
     for name in _WEIGHTS:
         if (index := f"{name}.index.json") in existing:
+            about = fs.info(join(root, index))
+            if about["type"] != "file" or about["size"] > _MAX_INDEX:
+                raise ValueError(f"{index} is no file of at most {_MAX_INDEX:,} bytes")
             parts = json.loads(fs.cat_file(join(root, index)))["weight_map"].values()
             return next((part for part in parts if part not in existing), "")
     return "" if existing.intersection(_WEIGHTS) else " and ".join(_WEIGHTS)
