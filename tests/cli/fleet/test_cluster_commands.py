@@ -184,7 +184,10 @@ def test_circular_or_endless_path_is_one_sentence(option: str | None, hostile: s
 
 
 def test_two_clusters_are_too_many_for_one_command(fleet: Path, run: Run) -> None:
-    for words in (["start", "here", "--cluster", "extra-0"], ["--cluster", "here", "start", "extra-0"]):
+    for words in (
+        ["start", "here", "--cluster", "extra-0"], ["--cluster", "here", "start", "extra-0"],
+        ["--cluster", "here", "--cluster", "extra-0", "stop-job", "a"],
+    ):  # fmt: skip
         code, _, err = run(*words)
         assert code == 2 and "is about one cluster, and extra-0 and here are named" in err.replace(
             "here and extra-0", "extra-0 and here"

@@ -210,14 +210,6 @@ def test_job_words_of_cluster_py_reach_the_jobs_commands(
         assert set(_Recorder.seen) == {f"Bearer {TOKEN}"}
 
 
-def test_job_word_of_cluster_py_takes_one_cluster(
-    fleet: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as end:
-        main(["cluster", "--cluster", "here", "--cluster", "extra-0", "stop-job", "a"])
-    assert end.value.code == 2 and "here and extra-0 are named" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("words", ON_A_CLUSTER)
 def test_every_command_ends_if_cluster_does_not_exist(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run

@@ -179,14 +179,6 @@ def test_a_mixture_that_does_not_fit_is_refused(weights: Any, others: dict[str, 
         text.LMMixtureDatasetConfig(configs={"a": text.UrlDatasetSourceConfig()}, train_weights=weights, **others)
 
 
-@pytest.mark.slow
-def test_every_table_row_becomes_a_class() -> None:
-    made = Builder(module_rows())
-    names = [f"{module}.{name}" for module, row in module_rows().items() for name in row.classes]
-    assert len(names) >= 190
-    assert all(isinstance(made.find(name), type) for name in names)
-
-
 def test_nothing_heavy_is_imported() -> None:
     code = (
         "import sys; from tradewind.marin.legacy import modules; modules()['levanter.main.train_lm'].TrainLmConfig();"
