@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from tradewind.text import escape_control_characters
+
 
 class TpuApiError(Exception):
-    """The Cloud TPU API refuses a call, or an operation failed."""
+    """The Cloud TPU API refuses a call, or an operation failed. Its words cannot control a terminal."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(escape_control_characters(message))
 
 
 class TpuUnreachableError(TpuApiError):
