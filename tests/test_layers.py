@@ -33,7 +33,7 @@ LAYERS: dict[str, set[str]] = {
     "serialization": {"steps", "storage", "records"},
     "plans": {"text", "steps", "storage", "records"},
     "attempts": {"machine", "steps", "storage", "ray_jobs", "records", "serialization", "plans"},
-    "datasets": {"text", "steps", "storage", "records", "plans", "attempts"},
+    "datasets": {"text", "steps", "storage", "records", "serialization", "plans", "attempts"},
     "runtime": {"text", "machine", "steps", "storage", "cloud_tpu", "records", "serialization", "attempts"},
     "fleet": {"text", "machine", "storage", "cloud_tpu", "ray_jobs", "records", "runtime"},
     "recipes": {"text", "steps", "storage", "cloud_tpu", "datasets", "records", "plans", "runtime"},

@@ -21,6 +21,7 @@ from tradewind.datasets.source_files import DamagedDownloadError, DownloadError
 from tradewind.datasets.tokenization import RECORD_FILE, STATE_FILE, tokenize
 from tradewind.marin.names.tokenizing import HfTokenizeConfig
 from tradewind.records.record import read_record
+from tradewind.serialization.spec import STEP_VARIABLE
 
 __all__ = ["hub"]
 MODEL = "people/words"
@@ -186,6 +187,14 @@ def test_tokenizer_is_fetched_once_by_many_steps(texts: HubServer, tmp_path: Pat
     assert {name: (folder / name).read_bytes() for name in texts.models[MODEL]} == texts.models[MODEL]
     assert json.loads((folder / "provenance.json").read_text())["commit"] == COMMIT
     assert read_record(str(folder)).lease is not None and asked(texts, "/tokenizer.json") == 1
+
+
+def test_tokenizer_is_below_prefix_of_its_run(
+    texts: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(STEP_VARIABLE, "tokenized/a/b-012345")
+    folder = stored_tokenizer(MODEL, "tokenizer", str(tmp_path / "run/tokenized/a/b-012345"))
+    assert folder == str(tmp_path / "run/.tradewind/tokenizers/people--words")
 
 
 def test_tokenizer_is_fetched_again_after_failure(texts: HubServer, tmp_path: Path) -> None:

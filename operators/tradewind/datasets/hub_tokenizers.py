@@ -22,6 +22,7 @@ from tradewind.plans.prefixes import PREFIX_VARIABLES
 from tradewind.records.lease import Phase, new_owner_id
 from tradewind.records.lease_store import LeaseClaim, LeaseHolder, LeaseStore, check_still_held, is_in_use
 from tradewind.records.pins import OWN_FOLDER
+from tradewind.serialization.spec import STEP_VARIABLE
 from tradewind.storage.bounded_read import LARGE
 from tradewind.storage.errors import LeaseLostError, StorageError
 
@@ -35,14 +36,10 @@ _MAX_POLL_S: Final = 2.0
 def stored_tokenizer(name: str, field: str, output_path: str) -> str:
     """Return the folder with the copy of a hub's tokenizer, and make it if it is missing.
 
-    The prefix is that of the cluster (``TRADEWIND_PREFIX``, else ``MARIN_PREFIX``), else the folder of the output.
-
     Raises:
         ValueError: ``field``: neither this host nor the hub has a tokenizer of this name, or the hub denies access.
     """
-    prefixes = (os.environ.get(variable) for variable in PREFIX_VARIABLES)
-    prefix = next(filter(None, prefixes), None) or parent(output_path)
-    folder = join(prefix, OWN_FOLDER, "tokenizers", name.replace("/", "--"))
+    folder = join(_prefix(output_path), OWN_FOLDER, "tokenizers", name.replace("/", "--"))
     try:
         check_repo_id(name)  # so no two names have one folder
         while not exists(join(folder, PROVENANCE_FILE)):
@@ -52,6 +49,15 @@ def stored_tokenizer(name: str, field: str, output_path: str) -> str:
             f"{field}={name!r} is no folder, and this host has no copy of a tokenizer of that name. {error}"
         ) from error
     return folder
+
+
+def _prefix(output_path: str) -> str:
+    """Return the prefix of the run; for a path without its step's version the cluster's, else the folder around it."""
+    version = os.environ.get(STEP_VARIABLE)
+    if version and output_path.rstrip("/").endswith(f"/{version}"):
+        return output_path.rstrip("/").removesuffix(f"/{version}")
+    of_cluster = (os.environ.get(variable) for variable in PREFIX_VARIABLES)
+    return next(filter(None, of_cluster), None) or parent(output_path)
 
 
 def _copy_or_wait(name: str, folder: str) -> None:
