@@ -27,6 +27,7 @@ LINES = """
     cluster update-configs --check
     cluster add-worker v4-8 --capacity reserved --name one --config c
     cluster repair --dry-run --cluster a
+    cluster submit-job --no-wait --config c -- python a.py --no-wait
     cluster validate a b
     cluster connections a --apply
     cluster start a --no-wait

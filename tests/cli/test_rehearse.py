@@ -60,10 +60,12 @@ def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         (["drill", "--dag", "my_training"], "Give --dag and --dags together"),
         (["drill", "--dag", "my_training", "--dags", "nowhere"], "--dags nowhere: there is no such folder"),
         (["drill", "--conf", "[1]"], "'[1]' is not a JSON object"),
+        (["drill", "--conf", "[" * 100_000], "[[[...; 'tradewind rehearse drill --help'"),
         (["drill", "--seed", "-1"], "'-1' is not a whole number that is not below zero"),
         (["drill", "--notice", "0"], "is not a number of seconds above zero"),
         (["drill", "--dir", "infra"], "this folder has other files"),
     ],
+    ids=lambda value: str(value)[:60],
 )
 def test_impossible_rehearsal_is_refused_before_any_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run, words: list[str], says: str

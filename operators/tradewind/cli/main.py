@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _OPTION_VALUE: Final = re.compile(r"(?<![\w-])(--[\w-]++)=.*", re.DOTALL)
 """An unknown option with its value, which may be a secret."""
+_MAX_SHOWN: Final = 500
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -141,8 +142,9 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         from tradewind.cli.output import as_line
 
-        shown = _OPTION_VALUE.sub(r"\1=(not shown)", message)
-        self.exit(2, f"tradewind: {as_line(shown)}; '{self.prog} --help' lists the options.\n")
+        shown = as_line(_OPTION_VALUE.sub(r"\1=(not shown)", message))
+        shown = shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}..."
+        self.exit(2, f"tradewind: {shown}; '{self.prog} --help' lists the options.\n")
 
 
 def _safe_commands(parser: argparse.ArgumentParser) -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -61,6 +62,14 @@ def pair(text: str) -> tuple[str, str]:
     if not equals or not name:
         raise argparse.ArgumentTypeError("write NAME=VALUE")
     return name, value
+
+
+def json_value(text: str) -> Any:
+    """Parse JSON. Raises ``ValueError`` also for values that nest too deep."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def seconds(text: str) -> float:
@@ -236,7 +245,7 @@ WAIT: Final = Command(
     "Ends with 0 if the job succeeded, 1 if not or if there is none, 2 after the timeout.",
 )
 JOBS: Final = CommandGroup("jobs ", "Ray jobs", (SUBMIT, LIST, JOB_STATUS, LOGS, STOP, WAIT))
-JOB_ALIASES: Final = {"list-jobs": LIST, "job-logs": LOGS, "stop-job": STOP, "wait-job": WAIT}
+JOB_ALIASES: Final = {"submit-job": SUBMIT, "list-jobs": LIST, "job-logs": LOGS, "stop-job": STOP, "wait-job": WAIT}
 """The words of Marin's ``cluster.py`` for commands about jobs, which ``tradewind cluster`` accepts."""
 
 RECONCILE: Final = Command(

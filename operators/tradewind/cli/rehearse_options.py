@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any, Final
 
-from tradewind.cli.options import Command, CommandGroup, count, option, seconds
+from tradewind.cli.options import Command, CommandGroup, count, json_value, option, seconds
 
 DEFAULT_DRILL_FOLDER: Final = ".drill"
 
@@ -14,7 +13,7 @@ DEFAULT_DRILL_FOLDER: Final = ".drill"
 def json_object(text: str) -> dict[str, Any]:
     """Parse a JSON object, such as ``{"steps": 50}``."""
     try:
-        found = json.loads(text)
+        found = json_value(text)
     except ValueError:
         found = None
     if not isinstance(found, dict):

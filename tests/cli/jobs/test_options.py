@@ -48,7 +48,8 @@ def test_option_spellings_of_ray_run_are_accepted() -> None:
         (["submit", "--timeout", "0", "--", "true"], "is not a number of seconds above zero"),
         (["submit", "--num-cpus", "-1", "--", "true"], "is not a number that is not below zero"),
         (["submit", "--memory", "1.5", "--", "true"], "is not a whole number"),
-        (["submit", "--resources", "[1]", "--", "true"], "is not a JSON object"),
+        *((["submit", "--resources", text, "--", "true"], "is not a JSON object") for text in ("[1]", "[" * 100_000)),
+        (["submit", "--memory", "1" * 5000, "--", "true"], "111...; 'tradewind jobs submit --help'"),
         (["submit", "--tpu", "v4-16", "--", "true"], "has 2 hosts"),
         (["submit", "--tpu", "v4-9", "--", "true"], "v4-8"),
         (["submit", "--secret", "A=hunter2", "--", "true"], "is no reference"),
@@ -70,6 +71,7 @@ def test_option_spellings_of_ray_run_are_accepted() -> None:
         (["list", "--address", "http://10.0.0.2:8265", "--cluster", "ray_default"], "both name a cluster"),
         (["list", "--address", "https://10.0.0.2:8265", "--ca", "nowhere"], "there is no such file"),
     ],
+    ids=lambda value: str(value)[:60],
 )
 def test_bad_usage_is_one_sentence_and_exit_code_two(
     words: list[str], says: str, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import copy
 import datetime
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -18,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from tradewind.cli.in_airflow import enter_airflow
+from tradewind.cli.options import json_value
 from tradewind.cli.output import CommandError, UsageError
 from tradewind.steps import ResolvedStep, RunValues
 from tradewind.storage import Location, Roots
@@ -305,7 +305,7 @@ def _read_as(text: str, param: Any) -> Any:
     if json_type == "string" or (json_type is None and isinstance(param.value, str)):
         return text
     try:
-        value = json.loads(text)
+        value = json_value(text)
     except ValueError:
         return text
     for reading in (value, text):

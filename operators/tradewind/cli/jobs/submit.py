@@ -20,6 +20,7 @@ from typing import Any
 from tradewind.cli.interrupts import Interrupted, Interrupts
 from tradewind.cli.jobs.clusters import NamedCluster, is_temporary_address, options_for
 from tradewind.cli.jobs.env import SETTINGS_FILE, job_env
+from tradewind.cli.options import json_value
 from tradewind.cli.output import CommandError, UsageError, say, user_name, write_lines
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.demand import Demand
@@ -156,7 +157,7 @@ def _resources(text: str | None) -> dict[str, float]:
     if text is None:
         return {}
     try:
-        found = json.loads(text)
+        found = json_value(text)
     except ValueError:
         found = None
     if not isinstance(found, dict):
