@@ -35,7 +35,7 @@ _KEYWORDS: Final = {
     "test": ("test", "testing", "eval", "evaluation"),
 }
 _SIGN: Final = "[-._ 0-9]"
-"""Stands between words of a name."""
+"""Separators of the words of a name."""
 _IN_FOLDERS: Final = (r"{word}/", "{word}{sign}[^/]*/", "[^/]*{sign}{word}/", "[^/]*{sign}{word}{sign}[^/]*/")
 _IN_FILES: Final = ("{word}{sign}[^/]*$", "[^/]*{sign}{word}{sign}[^/]*$")
 _IGNORED: Final = frozenset({README, "config.json", "dataset_info.json", "dataset_infos.json", "dataset_dict.json"})
