@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.recipes.workbench import wait_for
+from tests.recipes.workbench import lines_of, wait_for
 from tests.support.fork_server import PreparedProgram, PreparedPython
 from tradewind.datasets.clean import split_of
 from tradewind.datasets.documents import Document, read_documents, write_documents
@@ -107,12 +107,7 @@ class Pipeline:
 
 def result_of(process: PreparedProgram) -> dict[str, Any]:
     """Return the step's result; its progress lines are under ``printed``."""
-    try:
-        out, errors = process.communicate(timeout=TIMEOUT)
-    finally:
-        process.kill()
-    assert process.returncode == 0, errors[-3000:]
-    *printed, result = out.splitlines()
+    *printed, result = lines_of(process)
     return {**json.loads(result), "printed": printed}
 
 
@@ -248,13 +243,6 @@ def test_notice_makes_hosts_save_same_step_without_loss(
     rows = [json.loads(line) for line in metrics.read_text().splitlines()]
     assert [row["step"] for row in rows if "train/loss" in row] == list(range(2, 60))  # none of them twice
     assert losses_of(pipeline, "noticed") == baseline  # to the last bit
-
-
-def test_finished_training_is_not_repeated(pipeline: Pipeline) -> None:
-    metrics = (pipeline.root / "train/metrics.jsonl").read_bytes()
-    result = pipeline.run(TRAIN, **pipeline.train_settings("train"))
-    assert result == json.loads((pipeline.root / "train/result.json").read_text()) | {"printed": []}
-    assert (pipeline.root / "train/metrics.jsonl").read_bytes() == metrics
 
 
 def test_training_killed_after_last_checkpoint_only_exports(pipeline: Pipeline) -> None:

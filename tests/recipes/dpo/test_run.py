@@ -197,7 +197,6 @@ cases = {
     "fits to go on": lambda: made("of-base"),
     "other model to go on with": lambda: made("of-other"),
     "no adapter": lambda: made("r", reference=AdapterBaseReferenceConfig()),
-    "batch": lambda: made("r", trainer={"train_batch_size": 6}),
     "too long a pair": lambda: made("r", train_seq_len=20),
     "no generation marks": lambda: of_tokenizer("unmarked"),
     "no template": lambda: of_tokenizer("bare"),
@@ -226,7 +225,6 @@ REFUSED = {
     "other model to go on with": "output_path: the checkpoint ROOT/out/of-other/checkpoints/step-3 is of another "
     "model: policy/embeddings/",
     "no adapter": "train_config.reference is a AdapterBaseReferenceConfig, and train_config.adapter is none: give a",
-    "batch": "train_config.trainer.train_batch_size=6 is not a positive multiple of the number of devices, 4.",
     "too long a pair": "train_config.data.components['pairs']: pair 10 of train has 25 chosen tokens, and sequences",
     "no generation marks": "train_config.data.components['pairs'].format: Chat template must contain {%generation%}",
     "no template": "train_config.data.components['pairs'].format: No chat template provided and tokenizer has no",

@@ -11,7 +11,33 @@ COMMIT = "89abcdef0123456789abcdef0123456789abcdef"
 MODEL = "people/tiny"
 
 
-class ModelHub(ThreadingHTTPServer):
+class LoopbackServer(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(("127.0.0.1", 0), handler)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class QuietHandler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *args: object) -> None:
+        """Log no requests."""
+
+    def send(self, body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+
+class ModelHub(LoopbackServer):
     """Server of the model ``MODEL``.
 
     Attributes:
@@ -19,24 +45,14 @@ class ModelHub(ThreadingHTTPServer):
         tokens: ``Authorization`` header of each request.
     """
 
-    daemon_threads = True
-
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(Handler)
         self.branches: dict[str, dict[str, bytes]] = {"main": {}}
         self.tokens: set[str | None] = set()
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
 
-
-class Handler(BaseHTTPRequestHandler):
+class Handler(QuietHandler):
     server: ModelHub
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *args: object) -> None:
-        """Log no requests."""
 
     def do_HEAD(self) -> None:
         self.do_GET()
@@ -46,33 +62,24 @@ class Handler(BaseHTTPRequestHandler):
         self.server.tokens.add(self.headers.get("Authorization"))
         repository, _, rest = path.removeprefix("api/models/").partition(MODEL)
         if repository or (rest and not rest.startswith("/")) or MODEL not in path:
-            return self.answer(b"", 404, {"X-Error-Code": "RepoNotFound"})
+            return self.send(b"", 404, {"X-Error-Code": "RepoNotFound"})
         what, revision, *name = (rest or "/revision/main")[1:].split("/", 2)
         files = self.server.branches.get("main" if revision == COMMIT else revision)
         if files is None:
-            return self.answer(b"", 404, {"X-Error-Code": "RevisionNotFound"})
+            return self.send(b"", 404, {"X-Error-Code": "RevisionNotFound"})
         if what == "revision":
             siblings = [{"rfilename": file} for file in sorted(files)]
-            return self.answer(json.dumps({"id": MODEL, "sha": COMMIT, "siblings": siblings}).encode())
+            return self.send(json.dumps({"id": MODEL, "sha": COMMIT, "siblings": siblings}).encode())
         if what == "tree":
             found = [{"type": "file", "path": each, "size": len(files[each]), "oid": ""} for each in sorted(files)]
-            return self.answer(json.dumps(found).encode())
+            return self.send(json.dumps(found).encode())
         content = files.get("/".join(name))
         if what != "resolve" or content is None:
-            return self.answer(b"", 404, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT})
+            return self.send(b"", 404, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT})
         headers = {"X-Repo-Commit": COMMIT, "ETag": f'"{hashlib.sha256(content).hexdigest()}"'}
         asked = self.headers.get("Range")
         if asked is None:
-            return self.answer(content, 200, headers)
+            return self.send(content, 200, headers)
         start, _, last = asked.removeprefix("bytes=").partition("-")
         part = content[int(start) : int(last) + 1]
-        self.answer(part, 206, headers | {"Content-Range": f"bytes {start}-{last}/{len(content)}"})
-
-    def answer(self, body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> None:
-        self.send_response(status)
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(body)
+        self.send(part, 206, headers | {"Content-Range": f"bytes {start}-{last}/{len(content)}"})

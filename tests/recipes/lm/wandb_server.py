@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from tests.recipes.lm.model_hub import LoopbackServer, QuietHandler
 
 PROJECT = {"id": "UHJv", "name": "p", "entity": {"id": "RW50", "name": "people"}}
 
 
-class WandbServer(ThreadingHTTPServer):
+class WandbServer(LoopbackServer):
     """Server that records runs.
 
     Attributes:
@@ -21,19 +22,13 @@ class WandbServer(ThreadingHTTPServer):
         keys: ``Authorization`` header of each API request.
     """
 
-    daemon_threads = True
-
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(Handler)
         self.runs: dict[str, dict[str, Any]] = {}
         self.made = 0
         self.history: dict[str, list[dict[str, Any]]] = {}
         self.files: dict[str, bytes] = {}
         self.keys: set[str | None] = set()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Ignore errors: the client has ended."""
@@ -75,12 +70,8 @@ class WandbServer(ThreadingHTTPServer):
             rows[part["offset"] :] = map(json.loads, part["content"])
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(QuietHandler):
     server: WandbServer
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *args: object) -> None:
-        """Log no requests."""
 
     def do_POST(self) -> None:
         body = self.body()
@@ -113,9 +104,4 @@ class Handler(BaseHTTPRequestHandler):
         return gzip.decompress(found) if self.headers.get("Content-Encoding") == "gzip" else found
 
     def answer(self, told: dict[str, Any]) -> None:
-        body = json.dumps(told).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        self.send(json.dumps(told).encode(), headers={"Content-Type": "application/json"})

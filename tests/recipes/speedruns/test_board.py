@@ -53,13 +53,6 @@ def test_runs_ranked_under_smallest_budget_they_fit(tmp_path: Path) -> None:
     }
 
 
-def test_equal_runs_share_star_and_costlier_equal_run_has_none(tmp_path: Path) -> None:
-    points = {"a": (2.5, 1e6), "b": (2.5, 1e6), "dear": (2.5, 2e6), "worse": (2.6, 1e6), "nan": (float("nan"), 1e5)}
-    runs = {label: write_run(tmp_path, label, result(*numbers)) for label, numbers in points.items()}
-    assert write_leaderboard(config(tmp_path, runs))["runs"]["nan"] is None
-    assert [row["run"] for row in table(tmp_path)] == ["a ★", "b ★", "dear", "worse", "nan"]
-
-
 def test_runs_without_budgets_are_one_group(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     summary = write_leaderboard(config(tmp_path))
     assert [row["run"][0] for row in table(tmp_path)] == list("bdcea")
