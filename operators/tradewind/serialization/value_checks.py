@@ -26,7 +26,7 @@ from tradewind.serialization.file_statements import (
     texts_in,
     words_in,
 )
-from tradewind.serialization.value_comparison import DEFINED, Verdict, compare, is_fixed
+from tradewind.serialization.value_comparison import DEFINED, Pairs, Verdict, compare, is_fixed
 
 _CHANGING_METHODS: Final = frozenset({
     "__delitem__", "__setattr__", "__setitem__", "add", "append", "appendleft", "clear", "difference_update", "discard",
@@ -66,16 +66,18 @@ def refuse_other_values(
     names = [node for each in elsewhere for node in ast.walk(each) if isinstance(node, ast.Name)]
     imported = {name for each in statements for node in ast.walk(each) for name in imported_by(node)}
     shared = {id(sys.modules[name]): name for name in imported & sys.modules.keys()}
-    one, two = _Run(file, actual, statements), None
+    one, two, known = _Run(file, actual, statements), None, Pairs()
     lines = {name: each.lineno for each in statements for name in file.names_of(each).bound if not file.is_task(each)}
     for name, line in {**lines, function.__name__: function.__code__.co_firstlineno}.items():
         value, given = actual.get(name, _MISSING), one.value_of(name)
         if value is function and callable(given):
             given = inspect.unwrap(given)
-        verdict, same = (Verdict.UNKNOWN, [value]) if name in one.failed else compare(value, given, given, module)
+        verdict, same = (
+            (Verdict.UNKNOWN, [value]) if name in one.failed else compare(value, given, given, module, known)
+        )
         if verdict is Verdict.OTHER:
             two = two or _Run(file, actual, statements)
-            verdict, same = compare(value, given, two.value_of(name), module)
+            verdict, same = compare(value, given, two.value_of(name), module, known)
         shared.update((id(each), name) for each in same if not is_fixed(each))
         mentions = [node.lineno for node in names if node.id == name]
         if verdict is Verdict.OTHER and not _reads_clock(file, name):
@@ -130,14 +132,13 @@ def _statements_elsewhere(file: FileStatements, statements: Sequence[ast.stmt]) 
     outside = [each for each in file.statements if id(each) not in inside]
     found = [each for each in outside if not isinstance(each, (*DEFINITIONS, ast.With))]
     called = [decorator for each in outside for decorator in decorators_of(file.without_airflow(each))]
+    called += [node.func for each in found for node in ast.walk(each) if isinstance(node, ast.Call)]
     names: set[str] = set()
-    for statement in found:  # grows
-        called += [node.func for node in ast.walk(statement) if isinstance(node, ast.Call)]
-        new = {name for each in called for name in names_in(each)} - names
+    while new := {name for each in called for name in names_in(each)} - names:
         names |= new
-        bindings = (each for name in new for each in file.bindings.get(name, ()))
-        found += [each for each in bindings if isinstance(each, DEFINITIONS) and not file.is_task(each)]
-        called = []
+        bindings = [each for name in new for each in file.bindings.get(name, ()) if isinstance(each, DEFINITIONS)]
+        found += (ran := [each for each in bindings if not file.is_task(each)])
+        called = [node.func for each in ran for node in ast.walk(each) if isinstance(node, ast.Call)]
     return found
 
 

@@ -12,11 +12,14 @@ import re
 import types
 import warnings
 from enum import Enum
+from itertools import islice
 from typing import Any, Final
 
 _SCALARS: Final = (types.NoneType, bool, int, float, complex, str, bytes, types.EllipsisType)
 DEFINED: Final = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, Enum, re.Pattern)
-_MAX_OBJECTS: Final = 1_000_000
+_MAX_OBJECTS: Final = 250_000
+Pairs = dict[tuple[int, int], tuple[Any, Any]]
+"""Pairs of objects by their ids; holding the objects keeps each id in use."""
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")
 
 
@@ -32,14 +35,15 @@ def is_fixed(value: Any) -> bool:
     return type(value) in _SCALARS or (type(value) in (tuple, frozenset) and not value)
 
 
-def compare(actual: Any, one: Any, two: Any, module: str) -> tuple[Verdict, list[Any]]:
+def compare(actual: Any, one: Any, two: Any, module: str, known: Pairs) -> tuple[Verdict, list[Any]]:
     """Compare ``actual`` with what the two runs gave; also return the objects that the runs share with the file.
 
-    What classes of ``module``, the file's, keep from ``pickle`` counts too.
+    What classes of ``module``, the file's, keep from ``pickle`` counts too. ``known`` has the pairs of objects that are
+    the same by earlier calls, and gets those of this one.
     """
     verdict = Verdict.SAME
     shared = [actual] if actual is one else []
-    seen: dict[tuple[int, int], tuple[Any, Any]] = {}  # keeps the objects, so that no id stands for two of them
+    seen: Pairs = {}
     pending = [whole := (actual, one, two)]
     while pending:
         three = actual, one, two = pending.pop()
@@ -47,7 +51,7 @@ def compare(actual: Any, one: Any, two: Any, module: str) -> tuple[Verdict, list
             continue
         if not is_fixed(actual):
             key = id(actual), id(one)
-            if key in seen or _is_flat_and_same(actual, one):
+            if key in seen or key in known or _is_flat_and_same(actual, one):
                 continue
             seen[key] = actual, one
         if actual is one:
@@ -70,6 +74,8 @@ def compare(actual: Any, one: Any, two: Any, module: str) -> tuple[Verdict, list
             shared.append(whole[0])
         else:
             pending += zip(parts, parts_of_one, parts_of_two, strict=True)
+    if verdict is Verdict.SAME:
+        known.update(seen)
     return verdict, shared
 
 
@@ -126,7 +132,11 @@ def _parts(value: Any, kind: str, module: str) -> tuple[Any, list[Any] | None]:
     if isinstance(reduced, str):  # found by its name
         return (kind, reduced), [getattr(value, "__dict__", None)]
     hidden = object.__getstate__(value) if type(value).__module__ == module else None
-    return kind, [hidden, *reduced[:3], *(list(items) for items in reduced[3:5] if items is not None)]
+    return kind, [
+        hidden,
+        *reduced[:3],
+        *(list(islice(each, _MAX_OBJECTS)) for each in reduced[3:5] if each is not None),
+    ]
 
 
 def _counts(name: str, member: Any) -> bool:
@@ -135,5 +145,5 @@ def _counts(name: str, member: Any) -> bool:
     return isinstance(member, types.FunctionType) if is_own else True
 
 
-def _name_of(named: Any) -> str:
-    return f"{named.__module__}.{named.__qualname__}"
+def _name_of(type_: type) -> str:
+    return f"{type.__getattribute__(type_, '__module__')}.{type.__getattribute__(type_, '__qualname__')}"
