@@ -14,7 +14,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Final
 
 from tradewind.datasets.downloads import PROVENANCE_FILE, Copies, read_store
-from tradewind.datasets.files import exists, join, parent, write_json
+from tradewind.datasets.files import join, parent, write_json
 from tradewind.datasets.hub import Hub, check_repo_id
 from tradewind.datasets.source_files import DownloadError, SourceFile
 from tradewind.datasets.tokenizer_files import MAIN_FILE, TOKENIZER_GLOBS
@@ -25,6 +25,7 @@ from tradewind.records.pins import OWN_FOLDER
 from tradewind.serialization.spec import STEP_VARIABLE
 from tradewind.storage.bounded_read import LARGE
 from tradewind.storage.errors import LeaseLostError, StorageError
+from tradewind.storage.files import existing_many
 
 if TYPE_CHECKING:
     from tradewind.attempts.renewal import LeaseRenewer
@@ -42,8 +43,9 @@ def stored_tokenizer(name: str, field: str, output_path: str) -> str:
     folder = join(_prefix(output_path), OWN_FOLDER, "tokenizers", name.replace("/", "--"))
     try:
         check_repo_id(name)  # so no two names have one folder
-        while not exists(join(folder, PROVENANCE_FILE)):
-            _copy_or_wait(name, folder)
+        has_waited = False
+        while not existing_many([join(folder, PROVENANCE_FILE)]):
+            has_waited |= _copy_or_wait(name, folder, has_waited)
     except DownloadError as error:
         raise ValueError(
             f"{field}={name!r} is no folder, and this host has no copy of a tokenizer of that name. {error}"
@@ -60,22 +62,25 @@ def _prefix(output_path: str) -> str:
     return next(filter(None, of_cluster), None) or parent(output_path)
 
 
-def _copy_or_wait(name: str, folder: str) -> None:
+def _copy_or_wait(name: str, folder: str, has_waited: bool) -> bool:
+    """Make the copy, or wait a moment for its owner; return whether it waited."""
     from tradewind.attempts.renewal import LeaseRenewer
 
     store = LeaseStore(folder)
     before = store.read()
     if before is not None and is_in_use(before):
-        print(f"The tokenizer {name} is being copied to {folder} by another process: waiting.", flush=True)
+        if not has_waited:
+            print(f"The tokenizer {name} is being copied to {folder} by another process: waiting.", flush=True)
         time.sleep(min(_MAX_POLL_S, before.lease.times.poll_s))
-        return
+        return True
     number = before.lease.attempt + 1 if before is not None else 1
     claimed = store.claim(before, LeaseClaim(number, f"tokenizer-{new_owner_id()}", "", {"tokenizer": name}, ""))
     if claimed is None:
-        return
+        return False
     held = store.change(claimed, phase=Phase.RUNNING, incarnation=new_owner_id())
     with LeaseRenewer(store, held, end_work=lambda end: None) as owner:
         _copy_and_commit(name, folder, owner)
+    return False
 
 
 def _copy_and_commit(name: str, folder: str, owner: LeaseRenewer) -> None:
