@@ -149,6 +149,7 @@ def test_module_added_to_checkout_replaces_its_stub(tmp_path: Path) -> None:
         ("import marin.no_such", "ModuleNotFoundError: No module named 'marin.no_such': neither the checkout .* nor T"),
         ("from experiments.gone import x", r"No module named 'experiments.gone'"),
         ("from experiments.llama import no", r"ImportError: cannot import name 'no' from 'experiments.llama': neither"),
+        ("import experiments.llama as m; m.no", "AttributeError: module 'experiments.llama' has no attribute 'no': n"),
         ("from marin.processing.tokenize import no", r"ImportError: cannot import name 'no' from .* nor Tradewind has"),
         ("import heavy; executor_main([heavy.make()])", r"and one is heavy.make\(...\), known only on the cluster"),
         ("1 / 0", "ZeroDivisionError: division by zero"),

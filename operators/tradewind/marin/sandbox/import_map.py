@@ -307,8 +307,12 @@ class ModuleSandbox:
         if not fromlist:
             return self.modules[top]
         for wanted in fromlist:
-            if wanted != "*" and wanted not in vars(module) and not isinstance(module, StubModule):
+            if wanted == "*" or wanted in vars(module):
+                continue
+            if not isinstance(module, StubModule):
                 self._submodule(f"{full}.{wanted}")
+            elif top in _USERS and not hasattr(module, wanted):
+                raise ImportError(f"cannot import name {wanted!r} from {full!r}: {self._nowhere()}", name=full)
         return module
 
     def import_module(self, name: str, package: str | None = None) -> types.ModuleType:
@@ -419,9 +423,7 @@ class ModuleSandbox:
             own = names_of(full)
             self._absent |= {folder / f"{full.rpartition('.')[2]}.py" for folder in self._search(parent)}
         elif own is None and table is None and top in _USERS and full not in self._parents:
-            raise ModuleNotFoundError(
-                f"No module named {full!r}: neither the checkout {self.root} nor Tradewind has it.", name=full
-            )
+            raise ModuleNotFoundError(f"No module named {full!r}: {self._nowhere()}", name=full)
         check = (self._check_absent,) if top in _USERS else ()
         stand_in = StubModule(full, own or {}, table, self._submodule, self._users_own, *check)
         stand_in.__path__ = [str(package)] if package is not None else []
@@ -431,13 +433,13 @@ class ModuleSandbox:
         """Refuse a name of the user's packages that neither the checkout nor Tradewind has, as Python would.
 
         Raises:
-            ImportError: The cluster does not have it either.
+            AttributeError: The cluster does not have it either.
         """
         if f"{module}:{name}" not in REPLACEMENTS:
-            raise ImportError(
-                f"cannot import name {name!r} from {module!r}: neither the checkout {self.root} nor Tradewind has it.",
-                name=module,
-            )
+            raise AttributeError(f"module {module!r} has no attribute {name!r}: {self._nowhere()}")
+
+    def _nowhere(self) -> str:
+        return f"neither the checkout {self.root} nor Tradewind has it."
 
     def _of_checkout(self, full: str, package: Path | None, file: Path | None) -> types.ModuleType:
         module = types.ModuleType(full)
