@@ -159,14 +159,17 @@ def _dag_arguments(
     dag_id: str, schedule: Any, given: Mapping[str, Any], settings: ExperimentSettings, max_concurrent: int | None
 ) -> dict[str, Any]:
     arguments = dict(given)
-    arguments["default_args"] = _DEFAULTS | arguments.get("default_args", {})
+    arguments["default_args"] = _DEFAULTS | (arguments.get("default_args") or {})
     if "start_date" not in arguments and "start_date" not in arguments["default_args"]:
-        if schedule is not None and arguments.get("catchup", conf.getboolean("scheduler", "catchup_by_default")):
+        catches_up = arguments.get("catchup", conf.getboolean("scheduler", "catchup_by_default"))
+        if catches_up and isinstance(schedule, (str, timedelta)):
             raise ExperimentError(
                 f"DAG {dag_id!r}: catchup needs a start_date, at which the first run starts: give "
                 "start_date=datetime(2026, 1, 1), or catchup=False."
             )
-        if schedule not in _AT_ONCE:  # Airflow runs no task before it, and any date may be backfilled
+        if (
+            not catches_up and schedule not in _AT_ONCE
+        ):  # Airflow runs no task before it, and any date may be backfilled
             arguments["start_date"] = pendulum.datetime(1970, 1, 1, tz=settings.timezone)
     if schedule == "@continuous":
         arguments.setdefault("max_active_runs", 1)
