@@ -161,15 +161,12 @@ def _dag_arguments(
     arguments = dict(given)
     arguments["default_args"] = _DEFAULTS | (arguments.get("default_args") or {})
     if "start_date" not in arguments and "start_date" not in arguments["default_args"]:
-        catches_up = arguments.get("catchup", conf.getboolean("scheduler", "catchup_by_default"))
-        if catches_up and isinstance(schedule, (str, timedelta)):
+        if schedule is not None and arguments.get("catchup", conf.getboolean("scheduler", "catchup_by_default")):
             raise ExperimentError(
                 f"DAG {dag_id!r}: catchup needs a start_date, at which the first run starts: give "
                 "start_date=datetime(2026, 1, 1), or catchup=False."
             )
-        if (
-            not catches_up and schedule not in _AT_ONCE
-        ):  # Airflow runs no task before it, and any date may be backfilled
+        if schedule not in _AT_ONCE:  # Airflow runs no task before it, and any date may be backfilled
             arguments["start_date"] = pendulum.datetime(1970, 1, 1, tz=settings.timezone)
     if schedule == "@continuous":
         arguments.setdefault("max_active_runs", 1)
