@@ -53,9 +53,13 @@ def test_number_beyond_any_axis_is_only_in_table(tmp_path: Path, value: float) -
     assert (tmp_path / "board" / "leaderboard.png").exists()
 
 
-def test_integer_beyond_float_is_no_result(tmp_path: Path) -> None:
+def test_integer_beyond_float_and_large_file_are_no_result(tmp_path: Path) -> None:
     with pytest.raises(MissingRunsError, match=r"1 of 2 runs have no result: odd \(returned no 'eval_loss'"):
         compared(tmp_path, odd=write_run(tmp_path, "odd", {"eval_loss": HUGE, "n": 1}))
+    large = write_run(tmp_path, "large", GOOD)
+    os.truncate(Path(large, ".artifact.json"), 3 << 30)
+    with pytest.raises(MissingRunsError, match=r"large \(its result is not read, because it has more than 4,194,304"):
+        compared(tmp_path / "other", large=large)
 
 
 def test_columns_of_a_run_are_bounded(tmp_path: Path) -> None:

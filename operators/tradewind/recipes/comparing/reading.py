@@ -39,7 +39,11 @@ def read_runs(paths: Mapping[str, str]) -> tuple[list[RunResult], list[MissingRu
         [join(path, name) for path in ended.values() for name in (RESULT_FILE, INFO_FILE)], _MAX_RESULT
     )
     missing = [MissingRun(label, _reason(path, records[path])) for label, path in paths.items() if label not in ended]
-    return [_run_result(label, path, contents) for label, path in ended.items()], missing
+    flaws = {
+        label: contents[file].flaw for label, path in ended.items() if (file := join(path, RESULT_FILE)) in contents
+    }
+    missing += [MissingRun(label, f"its result is not read, because {flaw}") for label, flaw in flaws.items() if flaw]
+    return [_run_result(label, path, contents) for label, path in ended.items() if not flaws.get(label)], missing
 
 
 def _run_result(label: str, path: str, contents: Mapping[str, Content]) -> RunResult:
