@@ -19,7 +19,7 @@ import linecache
 import sys
 import types
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from tradewind.serialization.errors import FunctionImportError, SpecError
@@ -51,6 +51,9 @@ class FunctionSource:
     file: str
     pieces: list[tuple[int, str]]
     imports: list[str]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
 
     @staticmethod
     def from_json(fields: Mapping[str, Any]) -> FunctionSource:
