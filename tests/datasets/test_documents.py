@@ -11,7 +11,7 @@ import pytest
 from fsspec.core import url_to_fs
 
 from tradewind.datasets.documents import Document, document_files, read_documents, write_documents
-from tradewind.datasets.files import atomic_writer, join, parent, read_text, remove_unfinished, write_text
+from tradewind.datasets.files import atomic_writer, join, read_text, remove_unfinished, write_text
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.cloud.loopback_server import Answer, HttpRequest
 from tradewind.storage.trees import list_files
@@ -107,13 +107,6 @@ def test_cleanup_removes_only_temp_files_of_killed_writer(store: str, tmp_path: 
     assert sorted(name.rpartition("/")[2] for name in fs.ls(root, detail=False)) == ["file.txt", "mine.part"]
     assert read_text(join(folder, "file.txt")) == "old"
     remove_unfinished(join(folder, "nowhere"))
-
-
-def test_local_and_remote_paths_are_joined() -> None:
-    assert join("gs://bucket/a/", "b", "c") == "gs://bucket/a/b/c"
-    assert join("/", "b") == "/b"
-    assert parent("gs://bucket/a/b/") == "gs://bucket/a"
-    assert parent("name") == "."
 
 
 @pytest.mark.parametrize("name", ["a[1].txt", "what?.txt", "st*r.txt", "per%20cent #1.txt"])

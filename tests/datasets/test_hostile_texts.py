@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import pytest
 from tradewind.datasets import token_rows
 from tradewind.datasets.token_encoding import _encode_rows
 from tradewind.datasets.token_rows import TokenizingError, row_place, rows_of
-from tradewind.text import quote_first_names, single_line
 
 
 @pytest.fixture
@@ -107,9 +105,3 @@ def test_template_error_is_printable_and_bounded() -> None:
     with pytest.raises(TokenizingError, match="does not fit the format") as told:
         _encode_rows(encode, [(1, {})], partial(row_place, "a.jsonl"), None)
     assert str(told.value).isprintable() and len(str(told.value)) < 400
-
-
-def test_single_line_replaces_control_characters() -> None:
-    assert single_line(" a\n\x1b\u202eb ") == "a ??b"
-    assert single_line("x" * 1000) == "x" * 299 + "…"
-    assert quote_first_names(json.loads('["\\u001b", "b"]')) == "'?', 'b'"

@@ -145,7 +145,6 @@ def test_cut_record_of_tokenization_is_named(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"id": "people/nothing"}, "The hub has no dataset 'people/nothing' at revision 'main'"),
         ({"revision": "gone"}, "no such revision: dataset 'people/letters' at revision 'gone'"),
         ({"revision": ""}, "revision='': give a text"),
         ({"name": "table"}, "people/letters has no part 'table'; did you mean 'tables'?"),

@@ -229,14 +229,6 @@ def test_shards_of_other_settings_or_files_not_reused(attempts: Attempts, change
     assert attempts.tokenized() == ("" if not change else "abc")
 
 
-def test_changed_file_list_reuses_only_shards_of_its_own_files(attempts: Attempts) -> None:
-    (attempts.folder / "a.jsonl").unlink()
-    attempts.write("c.jsonl", lines(["whole"]))
-    assert attempts.tokenized() == "c"
-    ledger = json.loads((attempts.folder / "out/train/shard_ledger.json").read_text())
-    assert ledger["shard_rows"] == {"00000_b_jsonl": 1, "00001_c_jsonl": 1}
-
-
 def test_overwritten_cache_is_not_mistaken_for_recorded_one(
     attempts: Attempts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
