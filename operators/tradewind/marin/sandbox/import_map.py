@@ -430,12 +430,14 @@ class ModuleSandbox:
         return stand_in, None
 
     def _check_absent(self, module: str, name: str) -> None:
-        """Refuse a name of the user's packages that neither the checkout nor Tradewind has, as Python would.
+        """Refuse a name of a user's module that neither the checkout nor Tradewind has, as Python would.
+
+        A module of the checkout may hand on names of a library by ``import *``, so its names are not refused.
 
         Raises:
             AttributeError: The cluster does not have it either.
         """
-        if f"{module}:{name}" not in REPLACEMENTS:
+        if f"{module}:{name}" not in REPLACEMENTS and module not in self._shadowed:
             raise AttributeError(f"module {module!r} has no attribute {name!r}: {self._nowhere()}")
 
     def _nowhere(self) -> str:
