@@ -318,14 +318,3 @@ def test_report_shows_losses_curve_and_sample_after_prompt(pipeline: Pipeline, r
     assert f"{results['checkpoint']['bpb']:.4f}" in text and results["sample"] in text and "`num_train_steps`" in text
     picture = (pipeline.root / "report/loss_curve.png").read_bytes()
     assert picture.startswith(b"\x89PNG") and len(picture) > 10_000
-
-
-def test_training_checks_batch_size_against_real_devices(pipeline: Pipeline) -> None:
-    """The function checks the real devices, which ``preflight`` only expects."""
-    settings = pipeline.train_settings("refused") | {"batch_size": 3}
-    two = "import jax; jax.config.update('jax_num_cpu_devices', 2)\n"
-    env = os.environ | {"XLA_FLAGS": ""}
-    process = pipeline.python.start(two + STEP, *TRAIN, json.dumps(settings), env=env)
-    errors = process.communicate(TIMEOUT)[1]
-    assert process.returncode == 1
-    assert "ValueError: batch_size=3 is not a positive multiple of the number of devices, 2" in errors

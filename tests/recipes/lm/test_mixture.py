@@ -68,9 +68,7 @@ def test_tokenizer_for_paths_from_argument_or_other_step() -> None:
         (BOTH, {"weights": {"web": 1}}, "weights has none for 'code': give it one, or 0 if it is only for validation."),
         (BOTH, {"weights": {"web": 1, "code": -0.1}}, "weights['code']=-0.1: give a number of at least 0."),
         (BOTH, {"weights": {"web": 1, "code": float("nan")}}, "weights['code']=nan: give a number of at least 0."),
-        (BOTH, {"weights": {"web": 1, "code": 10**400}}, "weights['code']=1000"),
         (BOTH, {"levanter": {"trainer.seed": 3}}, "levanter['trainer.seed'] is decided by seed of the config: set it"),
-        (BOTH, {"weights": {"web": 1, "code": True}}, "weights['code']=True: give a number of at least 0."),
         (BOTH, {"weights": {"web": 0, "code": 0.0}}, "weights are all 0, so there is nothing to train on:"),
         (BOTH, {"weights": [1, 2]}, "weights=[1, 2]: give a mapping of components to numbers, such as {'web': 0.7}."),
         (
@@ -79,7 +77,6 @@ def test_tokenizer_for_paths_from_argument_or_other_step() -> None:
             "component 'web' has tokenizer one and component 'code' other, so the same number means two texts.",
         ),
         (BOTH, {"tokenizer": OTHER}, "component 'web' has tokenizer one and the argument other, so the same number"),
-        (BOTH, {"tokenizer": "gs://b/t"}, "component 'web' has tokenizer one and the argument gs://b/t, so the"),
         (
             {"web": WEB, "files": tokenize_files("files", ["gs://b/*.jsonl"], OTHER)},
             {},

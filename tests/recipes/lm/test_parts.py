@@ -22,7 +22,6 @@ from tradewind.recipes.lm.training_summary import TYPICAL_UTILIZATION, TrainingS
 from tradewind.recipes.metrics.file import MetricsFile, read_metrics, series
 from tradewind.recipes.metrics.tracking import TrackingOptions, TrainingLog
 from tradewind.recipes.report import ReportConfig, loss_curve, report_text, smooth, write_report
-from tradewind.recipes.token_cache import TokenCacheConfig, build_token_cache
 from tradewind.recipes.tokenizers import BpeTokenizerConfig, train_bpe_tokenizer
 from tradewind.recipes.train_lm import LmTrainConfig, train_lm
 
@@ -114,13 +113,6 @@ def test_same_documents_give_same_tokenizer(tmp_path: Path) -> None:
         assert result == {"vocab_size": 270, "documents": 1}
     one, two = ({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("one", "two"))
     assert one == two and "tokenizer.json" in one
-
-
-def test_token_cache_without_tokenizer_refused(tmp_path: Path) -> None:
-    for split in ("train", "validation"):
-        write_documents(str(tmp_path / split), [Document("a.py", "x = 1")])
-    with pytest.raises(ValueError, match="no tokenizer under tokenizer_path"):
-        build_token_cache(TokenCacheConfig(str(tmp_path), str(tmp_path), str(tmp_path / "cache")))
 
 
 def test_later_metrics_line_of_a_step_wins(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tradewind.cloud_tpu.goodput import CountedSteps
 from tradewind.recipes.metrics.file import read_metrics
 from tradewind.recipes.metrics.tracking import Goodput, ProgressReporter, StepTimer, TrackingOptions, TrainingLog
 
@@ -18,11 +17,6 @@ def test_repeated_step_counts_once() -> None:
     assert goodput.share(100.0) == pytest.approx(6 * 2.0 / 100)
     goodput.add(6, 3.0)  # 7, 8 and 9 are lost until the training repeats them
     assert goodput.share(100.0) == pytest.approx((6 * 2.0 + 3.0) / 100)
-
-
-def test_steps_lost_to_kill_not_counted_until_repeated() -> None:
-    rows = [{"step": step, "step_seconds": 2.0} for step in [*range(10), 4]]
-    assert CountedSteps(rows).seconds == 5 * 2.0
 
 
 def test_new_training_has_goodput_only_after_restart() -> None:
