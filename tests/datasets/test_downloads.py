@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 import traceback
 from collections.abc import Iterator
@@ -318,6 +319,10 @@ def test_store_read_refuses_file_overwritten_during_read(tmp_path: Path) -> None
     there.write_bytes(b"b" * (3 * CHUNK_BYTES + 1))
     with pytest.raises(DownloadError, match="there.txt changed while it was read"):
         list(parts)
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("pipe", "nothing", ""):
+        with pytest.raises(DownloadError, match=f"/{name} is no file"):
+            list(read_store(SourceFile("there.txt", f"{tmp_path}/{name}")))
 
 
 def test_content_encoding_is_refused(hub: HubServer) -> None:

@@ -197,8 +197,11 @@ def read_store(file: SourceFile) -> Iterator[bytes]:
     """Yield the bytes of a file in a store, such as ``gs://``, which serves each part by itself.
 
     Raises:
-        DownloadError: The file changed meanwhile, so its parts may be of two versions.
+        DownloadError: It is no file, or changed meanwhile, so its parts may be of two versions.
     """
+    fs, name = file_system_at(file.url)
+    if not fs.isfile(name):  # a pipe could block
+        raise DownloadError(f"{file.url} is no file: is it there?")
     before = state_of(file.url)
     with open_file(file.url) as opened:
         while chunk := opened.read(CHUNK_BYTES):
