@@ -58,7 +58,7 @@ LAYERS: dict[str, set[str]] = {
     "experiments": {"steps", "serialization", "plans", "tasks", "operators", "local"},
     "marin": {"text", "steps", "storage", "datasets", "serialization", "recipes", "tasks", "experiments"},
     "cli": {
-        "text", "timeouts", "steps", "storage", "ray_jobs", "cloud_tpu", "fleet", "datasets", "records",
+        "text", "timeouts", "machine", "steps", "storage", "ray_jobs", "cloud_tpu", "fleet", "datasets", "records",
         "serialization", "plans", "attempts", "runtime", "recipes", "rehearsal", "deployment", "tasks", "operators",
         "marin",
     },
