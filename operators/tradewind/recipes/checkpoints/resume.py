@@ -360,7 +360,7 @@ def _folders(roots: Sequence[str]) -> list[str]:
         fs, plain = file_system_at(root)
         fs.invalidate_cache()
         for path, about in fs.glob(join(escape(plain), "*"), detail=True).items():
-            if about["type"] != "file":
+            if about["type"] == "directory" or ("://" not in root and _is_link(path)):
                 folders.append(str(fs.unstrip_protocol(path)) if "://" in root else path)
     return folders
 
