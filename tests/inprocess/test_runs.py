@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
 import pytest
 
+from tests.datasets.caches import lines, with_tokenizers
+from tests.datasets.hub_server import COMMIT, TOKEN, HubServer, hub
 from tests.inprocess.conftest import InProcessAirflow
 
+__all__ = ["hub"]
 pytestmark = pytest.mark.slow
 
 
@@ -129,3 +133,17 @@ def test_step_refused_before_submission_leaves_nothing(
     assert not list(airflow.store.glob(f"bad/{dag_id}-*/**/*"))
     assert not airflow.head.jobs
     assert run.tries[task_id] == 1  # a retry would fail the same way
+
+
+def test_data_set_and_tokenizer_of_hub_become_tokens(airflow: InProcessAirflow, hub: HubServer, tmp_path: Path) -> None:
+    hub.files = {"train.jsonl": lines(["a", "b"]), "dev.jsonl.gz": gzip.compress(lines(["c"]))}
+    hub.models = {"people/words": {file.name: file.read_bytes() for file in with_tokenizers(tmp_path).glob("end/*")}}
+    (airflow.store.parent / "hub").write_text(json.dumps({"HF_ENDPOINT": hub.url, "TOKEN_OF_HUB": TOKEN}))
+    run = airflow.run("hub")
+    assert run.state == "success", run.text
+    record = json.loads((airflow.output("tokenized/letters") / "tokenization.json").read_text())
+    assert (record["dataset"]["commit"], record["train"]["documents"]) == (COMMIT, 2)
+    assert record["validation"]["documents"] == 1
+    assert set(hub.tokens) == {f"Bearer {TOKEN}"} and TOKEN not in run.text
+    assert (airflow.store / ".tradewind/tokenizers/people--words/tokenizer.json").exists()
+    assert airflow.run("hub").decisions == {"tokenized_letters": "REUSE"}
