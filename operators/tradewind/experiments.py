@@ -85,7 +85,7 @@ def experiment_dag(
 
     try:
         _check_arguments(steps, max_concurrent, params)
-        _check_texts(dag_id=dag_id, timezone=timezone)
+        _check_texts(dag_id=dag_id)
         _check_texts(prefix=prefix, cluster=cluster, description=dag_arguments.get("description"), is_optional=True)
         selection = Selection(
             _as_tuple("run_only", run_only), _as_tuple("force", force), force_downstream, force_run_failed

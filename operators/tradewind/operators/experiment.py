@@ -120,6 +120,8 @@ def build_dag(
 
 
 def _check_timezone(dag_id: str, timezone: str) -> None:
+    if not isinstance(timezone, str):
+        raise ExperimentError(f"timezone must be text, but is {truncated_repr(timezone)}.")
     try:
         pendulum.timezone(timezone)
     except (ValueError, OSError):  # OSError: a name that no file can have
