@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from glob import has_magic
 from itertools import chain
 from pathlib import PurePosixPath
@@ -34,10 +35,8 @@ _KEYWORDS: Final = {
     "validation": ("validation", "valid", "dev", "val"),
     "test": ("test", "testing", "eval", "evaluation"),
 }
-_SIGN: Final = "[-._ 0-9]"
-"""Separators of the words of a name."""
-_IN_FOLDERS: Final = (r"{word}/", "{word}{sign}[^/]*/", "[^/]*{sign}{word}/", "[^/]*{sign}{word}{sign}[^/]*/")
-_IN_FILES: Final = ("{word}{sign}[^/]*$", "[^/]*{sign}{word}{sign}[^/]*$")
+_SEPARATOR: Final = re.compile("[-._ 0-9]")
+"""Separates the words of a name."""
 _IGNORED: Final = frozenset({README, "config.json", "dataset_info.json", "dataset_infos.json", "dataset_dict.json"})
 _KINDS: Final = {"json": "json", "jsonl": "json", "ndjson": "json", "parquet": "parquet"}
 _OTHER_KINDS: Final = frozenset({"csv", "tsv", "arrow", "txt", "tar", "xml", "hdf5", "h5", "zip", "lance", "eval"})
@@ -92,19 +91,30 @@ def _by_names(names: Sequence[str]) -> dict[str, list[str]]:
             sharded.setdefault(found[1], []).append(name)
     if sharded:
         return sharded
-    for forms in (_IN_FOLDERS, _IN_FILES):
-        splits = {
-            split: _matching(names, map(re2.compile, _patterns(words, forms))) for split, words in _KEYWORDS.items()
-        }
+    for is_of_folders in (True, False):
+        splits = {split: _named(names, words, is_of_folders) for split, words in _KEYWORDS.items()}
         if any(splits.values()):
             return splits
     return {"train": list(names)}
 
 
-def _patterns(words: Iterable[str], forms: Iterable[str]) -> Iterator[str]:
-    for word in words:
-        for form in forms:
-            yield f"(?:.*/)?{form.format(word=word, sign=_SIGN)}"
+def _named(names: Iterable[str], words: tuple[str, ...], is_of_folders: bool) -> list[str]:
+    """Return the names with one of the words in a folder's name, or in the file's, ordered by word and place."""
+    ranks = ((_rank(name.rpartition("/")[0 if is_of_folders else 2], words, is_of_folders), name) for name in names)
+    return [name for _, name in sorted((rank, name) for rank, name in ranks if rank is not None)]
+
+
+@lru_cache(maxsize=1024)
+def _rank(path: str, words: tuple[str, ...], is_of_folders: bool) -> int | None:
+    """Return the number of the library's first pattern that fits: per word alone, first, last, in between."""
+    ranks = []
+    for part in path.split("/"):
+        found = _SEPARATOR.split(part)
+        for at, word in enumerate(found):
+            is_first, is_last = at == 0, at == len(found) - 1
+            if word in words and (is_of_folders or not is_last):
+                ranks.append(4 * words.index(word) + (0 if is_first and is_last else 1 if is_first else 3 - is_last))
+    return min(ranks, default=None)
 
 
 def _by_globs(names: Sequence[str], data_files: Any, what: str) -> dict[str, list[str]]:
@@ -142,11 +152,6 @@ def _globs(data_files: Any, what: str) -> dict[str, list[str]]:
             raise HubLayoutError(f"{what}: {README} has data_files with {truncated_repr(entry)}, which is no split.")
         globs[split] = paths
     return globs
-
-
-def _matching(names: Sequence[str], patterns: Iterable[Any]) -> list[str]:
-    """Return the names that match a pattern, pattern by pattern, each once."""
-    return list(dict.fromkeys(name for pattern in patterns for name in names if pattern.match(name)))
 
 
 def _of_one_kind(splits: Mapping[str, Sequence[str]], what: str) -> dict[str, list[str]]:

@@ -15,7 +15,7 @@ from tradewind.datasets.files import basename, is_remote, join
 from tradewind.datasets.token_rows import IS_POINTER, POINTER
 from tradewind.storage import file_system_at
 from tradewind.storage.bounded_read import LARGE
-from tradewind.text import single_line
+from tradewind.text import escape_control_characters, single_line
 
 PREFIX: Final = "tradewind-tokenizer-"
 MAIN_FILE: Final = "tokenizer.json"
@@ -35,7 +35,8 @@ def local_tokenizer(path: str, field: str = "tokenizer_path") -> str:
     """
     fs, root = file_system_at(path)
     if not fs.exists(join(root, MAIN_FILE)):
-        raise ValueError(f"There is no tokenizer under {field} {path}: {MAIN_FILE} is missing.")
+        shown = escape_control_characters(path)
+        raise ValueError(f"There is no tokenizer under {field} {shown}: {MAIN_FILE} is missing.")
     if not is_remote(path):
         return str(root)
     names = [name for name in fs.ls(root, detail=False) if name.endswith(_ENDINGS)]
