@@ -205,6 +205,7 @@ def test_invalid_settings_refused_before_allocation(bench: Workbench) -> None:
         "levanter['trainer.per_device_parallelism']='x' is no int": {"trainer.per_device_parallelism": "x"},
         "batch_size=4 is not a positive multiple of 8: it is divided into 4": {"trainer.per_device_parallelism": 2},
         "Levanter's optimizer.beta2=inf: give a number.": {"optimizer.beta2": float("inf")},
+        "levanter['hf_generation_eos_token_ids']=[999]: Token ID 999 out": {"hf_generation_eos_token_ids": [999]},
         "levanter['trainer.seed'] is decided by seed of the config": {"trainer.seed": 1},
         "levanter['optimizer.learning_rate'] is decided by learning_rate of the config: set it there.": {
             "optimizer": {"type": "muon", "learning_rate": 1}
