@@ -34,7 +34,6 @@ from tradewind.steps.amounts import human_size
 from tradewind.steps.fields import FLAG, PATH, SOME_TEXT, FieldRule, check_fields, integer
 from tradewind.storage import file_system_at, open_file
 from tradewind.storage.bounded_read import SMALL
-from tradewind.storage.files import read_contents
 
 RESUMABLE: Final = ("**",)
 """For ``ExecutorStep(resumable=...)``: an attempt keeps all shards that the previous one finished."""
@@ -349,6 +348,8 @@ def _read(path: str) -> dict[str, Any]:
     Raises:
         ValueError: The file holds something else.
     """
+    from tradewind.storage.files import read_contents
+
     content = read_contents([path], SMALL).get(path)
     if content is None:
         return {}

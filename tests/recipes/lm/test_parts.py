@@ -31,7 +31,7 @@ import importlib, pkgutil, sys
 import tradewind.datasets, tradewind.marin.defaults, tradewind.recipes
 for package in (tradewind.datasets, tradewind.marin.defaults, tradewind.recipes):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-        if not module.name.endswith(".comparing.reading"):  # imported where it is called
+        if not module.name.endswith((".comparing.reading", ".hub_texts", ".hub_tokenizers")):  # imported when called
             importlib.import_module(module.name)
 outside = {name.split(".")[0] for name in sys.modules} - sys.stdlib_module_names - {"tradewind", "__main__"}
 sys.exit(str(sorted(name for name in outside if not name.startswith(("_", "sitecustomize")))) if outside & set(

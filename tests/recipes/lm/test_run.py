@@ -166,7 +166,13 @@ print(dict(with_simulated_slices(begun(True).train_config).trainer.device_mesh.s
 run_levanter_train_lm(begun(True))
 """
 TRAIN_MARIN = """
+from dataclasses import replace
+from levanter.data.text import HfDatasetSourceConfig
 config = decoded("of-marins", 4)
+data = config.train_config.data
+web = replace(data.components["web"], source=HfDatasetSourceConfig(id="owner/absent"))
+data = replace(data, auto_build_caches=False, components=data.components | {"web": web})
+config = replace(config, train_config=replace(config.train_config, data=data))
 run_levanter_train_lm.preflight(config, 4)
 run_levanter_train_lm(config)
 """

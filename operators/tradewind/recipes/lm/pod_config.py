@@ -195,7 +195,17 @@ def data_with_paths(config: Any, data: Any, field: str) -> Any:
     tokenizer = data.tokenizer
     if is_remote(tokenizer) or os.path.isabs(tokenizer):  # else a name on a hub
         tokenizer = local_tokenizer(tokenizer, f"train_config.{field}.tokenizer")
-    return dataclasses.replace(data, auto_build_caches=builds_caches(config), tokenizer=tokenizer)
+    if not (builds := builds_caches(config)):
+        data = dataclasses.replace(data, components={name: _from_cache(each) for name, each in data.components.items()})
+    return dataclasses.replace(data, auto_build_caches=builds, tokenizer=tokenizer)
+
+
+def _from_cache(component: Any) -> Any:
+    """Return ``component`` without its hub source, which Levanter asks on every host although the cache exists."""
+    from levanter.data.text import HfDatasetSourceConfig, UrlDatasetSourceConfig
+
+    is_of_hub = isinstance(getattr(component, "source", None), HfDatasetSourceConfig)
+    return dataclasses.replace(component, source=UrlDatasetSourceConfig()) if is_of_hub else component
 
 
 def reference_of(config: Any) -> str | None:
