@@ -52,22 +52,31 @@ GOOD = b'{"id": "a", "text": "b"}\n'
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"),
+    ("line", "reason"),
     [
-        (gzip.compress(GOOD + b"not json"), "line 2 is not a document"),
-        (gzip.compress(GOOD + b"[1]"), "line 2 is not a document"),
-        (gzip.compress(GOOD + b"[" * 100_000), "line 2 is not a document .*recursion"),
-        (gzip.compress(GOOD + b'{"id": "a"}'), "line 2 is not a document"),
-        (gzip.compress(GOOD + b'{"id": 7, "text": "x"}'), "line 2 is not a document: its id is 7; an id"),
-        (gzip.compress(GOOD + b'{"id": "a", "text": "\\ud800"}'), "line 2 has half of a character .* in its text"),
-        (gzip.compress(GOOD + b" " * (33 << 20)), "line 2 has more than 33,554,432 bytes"),
-        (gzip.compress(GOOD)[:-9], "cannot be read on after line 0"),
-        (b"version https://git-lfs.github.com/spec/v1\n", "is a pointer of Git LFS"),
+        (b"not json", "line 2 is not a document"),
+        (b"[1]", "line 2 is not a document"),
+        (b"[" * 100_000, "line 2 is not a document .*recursion"),
+        (b'{"id": "a"}', "line 2 is not a document"),
+        (b'{"id": 7, "text": "x"}', "line 2 is not a document: its id is 7; an id"),
+        (b'{"id": "a", "text": "\\ud800"}', "line 2 has half of a character .* in its text"),
+        (b" " * (33 << 20), "line 2 has more than 33,554,432 bytes"),
     ],
+    ids=range(7),
 )
-def test_malformed_document_line_is_named(tmp_path: Path, content: bytes, reason: str) -> None:
-    (tmp_path / "part.jsonl.gz").write_bytes(content)
+def test_malformed_document_line_is_named(tmp_path: Path, line: bytes, reason: str) -> None:
+    (tmp_path / "part.jsonl.gz").write_bytes(gzip.compress(GOOD + line))
     with pytest.raises(ValueError, match=f"part.jsonl.gz {reason}"):
+        list(read_documents(str(tmp_path)))
+
+
+def test_cut_or_foreign_document_file_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "part.jsonl.gz"
+    file.write_bytes(gzip.compress(GOOD)[:-9])
+    with pytest.raises(ValueError, match=r"part.jsonl.gz cannot be read on after line 0"):
+        list(read_documents(str(tmp_path)))
+    file.write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(ValueError, match=r"part.jsonl.gz is a pointer of Git LFS"):
         list(read_documents(str(tmp_path)))
 
 
