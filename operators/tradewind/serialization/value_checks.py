@@ -66,7 +66,7 @@ def refuse_other_values(
     names = [node for each in elsewhere for node in ast.walk(each) if isinstance(node, ast.Name)]
     imported = {name for each in statements for node in ast.walk(each) for name in imported_by(node)}
     shared = {id(sys.modules[name]): name for name in imported & sys.modules.keys()}
-    one, two, known = _Run(file, actual, statements), None, Pairs()
+    one, two, known = _SliceRun(file, actual, statements), None, Pairs()
     lines = {name: each.lineno for each in statements for name in file.names_of(each).bound if not file.is_task(each)}
     for name, line in {**lines, function.__name__: function.__code__.co_firstlineno}.items():
         value, given = actual.get(name, _MISSING), one.value_of(name)
@@ -76,7 +76,7 @@ def refuse_other_values(
             (Verdict.UNKNOWN, [value]) if name in one.failed else compare(value, given, given, module, known)
         )
         if verdict is Verdict.OTHER:
-            two = two or _Run(file, actual, statements)
+            two = two or _SliceRun(file, actual, statements)
             verdict, same = compare(value, given, two.value_of(name), module, known)
         shared.update((id(each), name) for each in same if not is_fixed(each))
         mentions = [node.lineno for node in names if node.id == name]
@@ -106,7 +106,7 @@ def _refusal(what: str, name: str, line: int) -> SpecError:
     )
 
 
-class _Run:
+class _SliceRun:
     """What names get when the statements run apart from the file; those of a statement that fails are ``failed``."""
 
     def __init__(self, file: FileStatements, actual: dict[str, Any], statements: Sequence[ast.stmt]) -> None:
