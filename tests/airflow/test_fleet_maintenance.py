@@ -93,6 +93,6 @@ def changes(cloud: RehearsalCloud) -> list[str]:
 def test_restart_keeps_every_job_once_without_using_retries(env: Environment, tmp_path: Path) -> None:
     shutil.copy(DAG_FILE, env.dags)
     cost = measure_on(tmp_path, 2, WaitingTasks(env.api, 2))
-    assert (cost.people, cost.tasks) == (2, 2)
+    assert (cost.unmanaged, cost.tasks) == (2, 2)
     assert (cost.lost, cost.twice, cost.retries) == (0, 0, 0)
     assert cost.headless_s > 0
