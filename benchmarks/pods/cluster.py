@@ -6,7 +6,7 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -46,8 +46,14 @@ class TrainingPod:
         return [
             process
             for process in self.local.stack.processes()
-            if process.pid in training or any(name in word for word in process.cmdline() for name in names)
+            if process.pid in training or any(name in word for word in _command(process) for name in names)
         ]
+
+
+def _command(process: psutil.Process) -> list[str]:
+    with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+        return process.cmdline()
+    return []
 
 
 @dataclass(frozen=True)
