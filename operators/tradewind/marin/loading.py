@@ -8,22 +8,23 @@ import re
 import sys
 import types
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tradewind.experiments import experiment_dag, refuse_script
 from tradewind.marin.checkouts import checkout_of, find_given
-from tradewind.marin.cluster_needs import need_of
+from tradewind.marin.names.steps import replacement_for
 from tradewind.marin.refusals import Reason, RefusedFileError, notes, refused_file
 from tradewind.marin.sandbox.evaluation import Evaluated, evaluate
 from tradewind.marin.sandbox.executor_api import Captured
 from tradewind.marin.sandbox.import_map import MAX_BYTES
 from tradewind.marin.sandbox.process_state import is_by_signal, reduced_gc, tracked_signals
 from tradewind.marin.sandbox.running import Run, error_message
+from tradewind.marin.sandbox.stubs import Stub, StubModule, stub_origin
 from tradewind.serialization.spec import STEP_VARIABLE
-from tradewind.steps import ExperimentError
+from tradewind.steps import ExperimentError, ModuleReference, RemoteFunction, cluster_reference
 from tradewind.tasks.code import set_code_folder
 
 if TYPE_CHECKING:
@@ -34,6 +35,17 @@ logger = logging.getLogger(__name__)
 TIME_LIMIT_S: Final = 20.0
 MAX_STEPS: Final = 2000
 _CALLS_EXECUTOR_MAIN = re.compile(rb"^(?![ \t]*+(#|def\s)).*\bexecutor_main[ \t]*+\(", re.M)
+_OF_THEN: Final = "which runs from the checkout, with libraries of its time that the step must bring to the cluster"
+_NEEDS: Final[Mapping[str, str]] = {
+    "zephyr": "of Marin's library of data flows, which the step must bring to the cluster",
+    "fray": "of Marin's library of clusters, which the step must bring to the cluster",
+    "marin.evaluation": _OF_THEN,
+    "marin.generation": _OF_THEN,
+    "marin.rl": _OF_THEN,
+    "marin.post_training": _OF_THEN,
+}
+"""Package of Marin's that the clusters lack → why a function of it fails there."""
+_MAX_FUNCTIONS: Final = 500
 
 
 class MarinFileWarning(UserWarning):
@@ -210,7 +222,7 @@ def _warn_of_needs(dag: DAG, captured: Captured, file: str) -> None:
     """Warn of the first step of each function that fails on the cluster."""
     named = {id(step.fn): step for task in reversed(dag.tasks) if (step := getattr(task, "step", None)) is not None}
     for step in named.values():
-        if (need := need_of(step.fn)) is not None:
+        if (need := _need_of(step.fn)) is not None:
             text = f"makes step {step.name!r}, which fails on the cluster as it is: {need}"
             _warn(file, captured.place.line if captured.place else 0, text, ClusterNeedWarning)
 
@@ -291,3 +303,47 @@ def _result() -> Any:
             return found
         frame = frame.f_back
     return None
+
+
+def _need_of(function: Any) -> str | None:
+    """Return what a step's function needs that the cluster lacks, as a clause; None if nothing is known of it."""
+    if replacement_for(function) is not None:
+        return None
+    pending, seen = [function], set[int]()
+    while pending and len(seen) < _MAX_FUNCTIONS:
+        each = pending.pop()
+        if isinstance(each, RemoteFunction):
+            each = each.function
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        if (name := _name_of(each)) and (package := _package_of(name)):
+            return f"it uses {name}, {_NEEDS[package]}"
+        if isinstance(each, types.FunctionType):
+            pending += _used_by(each)
+    return None
+
+
+def _package_of(name: str) -> str | None:
+    return next((package for package in _NEEDS if name == package or name.startswith(f"{package}.")), None)
+
+
+def _name_of(value: Any) -> str:
+    """Return the full name of a function, a module, or a value of a library."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Stub):
+        found = cluster_reference(value)
+        return f"{found.module}.{found.path}" if isinstance(found, ModuleReference) else stub_origin(value).module
+    if isinstance(value, types.FunctionType):
+        return f"{value.__module__}.{value.__qualname__}"
+    return value.__name__ if isinstance(value, StubModule) else ""
+
+
+def _used_by(function: types.FunctionType) -> Iterator[Any]:
+    """Yield the global values that the code of ``function`` names, and its other names: imports are among them."""
+    codes = [function.__code__]
+    while codes:
+        code = codes.pop()
+        codes += [inner for inner in code.co_consts if isinstance(inner, types.CodeType)]
+        yield from (function.__globals__.get(name, name) for name in code.co_names)
