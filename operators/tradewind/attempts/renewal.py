@@ -14,8 +14,8 @@ import math
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
@@ -23,10 +23,10 @@ from typing import Any, Final, TypeVar
 
 from tradewind.attempts import store_retry
 from tradewind.records.attempts import Attempt, AttemptError, AttemptOutcome
-from tradewind.records.lease import Phase
-from tradewind.records.lease_store import HeldLease, LeaseStore
+from tradewind.records.lease import HEARTBEAT_S, Phase, new_owner_id
+from tradewind.records.lease_store import HeldLease, LeaseClaim, LeaseStore
 from tradewind.records.lifecycle import commit_attempt, fail_attempt, stop_attempt
-from tradewind.storage.errors import LeaseLostError, StoreError
+from tradewind.storage.errors import LeaseLostError, StorageError, StoreError
 
 logger = logging.getLogger(__name__)
 
@@ -226,6 +226,41 @@ class ActiveAttempt:
     def stop(self, outcome: AttemptOutcome, error: AttemptError | None = None) -> None:
         """End the attempt without a result and without an error of its function."""
         self.renewer.retry_store(lambda: stop_attempt(self.renewer.finish, self.path, self.attempt, outcome, error))
+
+
+def make_copy(
+    store: LeaseStore,
+    over: HeldLease | None,
+    by: Mapping[str, Any],
+    copy: Callable[[LeaseRenewer], str],
+    heartbeat_s: float = HEARTBEAT_S,
+) -> bool:
+    """Own the lease of a folder while ``copy`` fills it, and commit the digest that it returns.
+
+    Nothing ends ``copy`` from outside, so it checks the lease itself.
+
+    Args:
+        over: The lease as read; it is not in use.
+        by: What the lease says of this process.
+
+    Returns:
+        Whether the copy is complete: not if another process claimed the lease first, or took it over.
+    """
+    number = over.lease.attempt + 1 if over is not None else 1
+    claimed = store.claim(over, LeaseClaim(number, f"copy-{new_owner_id()}", "", by, "", heartbeat_s))
+    if claimed is None:
+        return False
+    held = store.change(claimed, phase=Phase.RUNNING, incarnation=new_owner_id())
+    with LeaseRenewer(store, held, end_work=lambda end: None) as owner:
+        try:
+            owner.finish(phase=Phase.COMMITTED, digest=copy(owner))
+        except BaseException as error:
+            with suppress(StorageError):  # otherwise the lease expires, or another process owns it by now
+                owner.finish(phase=Phase.STOPPED)
+            if not isinstance(error, LeaseLostError):
+                raise
+            return False
+    return True
 
 
 async def renew_while_claimed(output_path: str, job: str) -> None:

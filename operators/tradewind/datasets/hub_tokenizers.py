@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from functools import partial
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from tradewind.datasets.downloads import PROVENANCE_FILE, Copies, read_store
 from tradewind.datasets.files import join, parent, write_json
@@ -19,16 +19,11 @@ from tradewind.datasets.hub import Hub, check_repo_id
 from tradewind.datasets.source_files import DownloadError, SourceFile
 from tradewind.datasets.tokenizer_files import MAIN_FILE, TOKENIZER_GLOBS
 from tradewind.plans.prefixes import PREFIX_VARIABLES
-from tradewind.records.lease import Phase, new_owner_id
-from tradewind.records.lease_store import LeaseClaim, LeaseHolder, LeaseStore, check_still_held, is_in_use
+from tradewind.records.lease_store import LeaseHolder, LeaseStore, check_still_held, is_in_use
 from tradewind.records.pins import OWN_FOLDER
 from tradewind.serialization.spec import STEP_VARIABLE
 from tradewind.storage.bounded_read import LARGE
-from tradewind.storage.errors import LeaseLostError, StorageError
 from tradewind.storage.files import existing_many
-
-if TYPE_CHECKING:
-    from tradewind.attempts.renewal import LeaseRenewer
 
 _REVISION: Final = "main"
 _MAX_POLL_S: Final = 2.0
@@ -43,9 +38,7 @@ def stored_tokenizer(name: str, field: str, output_path: str) -> str:
     folder = join(_prefix(output_path), OWN_FOLDER, "tokenizers", name.replace("/", "--"))
     try:
         check_repo_id(name)  # so no two names have one folder
-        has_waited = False
-        while not existing_many([join(folder, PROVENANCE_FILE)]):
-            has_waited |= _copy_or_wait(name, folder, has_waited)
+        _make_or_await(name, folder)
     except DownloadError as error:
         raise ValueError(
             f"{field}={name!r} is no folder, and this host has no copy of a tokenizer of that name. {error}"
@@ -62,37 +55,21 @@ def _prefix(output_path: str) -> str:
     return next(filter(None, of_cluster), None) or parent(output_path)
 
 
-def _copy_or_wait(name: str, folder: str, has_waited: bool) -> bool:
-    """Make the copy, or wait a moment for its owner; return whether it waited."""
-    from tradewind.attempts.renewal import LeaseRenewer
+def _make_or_await(name: str, folder: str) -> None:
+    from tradewind.attempts.renewal import make_copy
 
-    store = LeaseStore(folder)
-    before = store.read()
-    if before is not None and is_in_use(before):
+    store, has_waited = LeaseStore(folder), False
+    while True:
+        before = store.read()  # first: a copy that another process completes from now on has changed it
+        if existing_many([join(folder, PROVENANCE_FILE)]):
+            return
+        if before is None or not is_in_use(before):
+            make_copy(store, before, {"tokenizer": name}, partial(_copy, name, folder))
+            continue
         if not has_waited:
             print(f"The tokenizer {name} is being copied to {folder} by another process: waiting.", flush=True)
+        has_waited = True
         time.sleep(min(_MAX_POLL_S, before.lease.times.poll_s))
-        return True
-    number = before.lease.attempt + 1 if before is not None else 1
-    claimed = store.claim(before, LeaseClaim(number, f"tokenizer-{new_owner_id()}", "", {"tokenizer": name}, ""))
-    if claimed is None:
-        return False
-    held = store.change(claimed, phase=Phase.RUNNING, incarnation=new_owner_id())
-    with LeaseRenewer(store, held, end_work=lambda end: None) as owner:
-        _copy_and_commit(name, folder, owner)
-    return False
-
-
-def _copy_and_commit(name: str, folder: str, owner: LeaseRenewer) -> None:
-    try:
-        commit = _copy(name, folder, owner)
-        owner.finish(phase=Phase.COMMITTED, digest=commit)
-    except LeaseLostError:  # another process copies it by now
-        return
-    except BaseException:
-        with suppress(StorageError):  # else the lease expires
-            owner.finish(phase=Phase.STOPPED)
-        raise
 
 
 def _copy(name: str, folder: str, owner: LeaseHolder) -> str:

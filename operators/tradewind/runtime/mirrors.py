@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from tradewind.attempts.renewal import LeaseEndReason, LeaseRenewer
-from tradewind.records.lease import Phase, new_owner_id
-from tradewind.records.lease_store import HeldLease, LeaseClaim, LeaseHolder, LeaseStore, is_in_use
+from tradewind.attempts.renewal import LeaseRenewer, make_copy
+from tradewind.records.lease_store import HeldLease, LeaseHolder, LeaseStore, is_in_use
 from tradewind.runtime.mirror_copies import (
     MIRRORED,
     FoundSource,
@@ -26,7 +24,6 @@ from tradewind.runtime.mirror_copies import (
 )
 from tradewind.serialization.mirrors import MirroredPath
 from tradewind.steps.amounts import human_size
-from tradewind.storage.errors import LeaseLostError, StorageError
 
 GIGABYTE: Final = 10**9
 _MAX_POLL_S: Final = 2.0
@@ -76,31 +73,20 @@ class MirrorSync:
             return False
         source = find_source(mirror)
         self._check_budget(mirror, source)
-        number = previous.lease.attempt + 1 if previous else 1
-        by = self._by | {MIRRORED: mirror.name}
-        claim = LeaseClaim(number, f"mirror-{new_owner_id()}", "", by, "", self._heartbeat_s)
-        held = store.claim(previous, claim)
-        if held is None:
-            return False
-        return self._copy(mirror, source, store, store.change(held, phase=Phase.RUNNING, incarnation=new_owner_id()))
-
-    def _copy(self, mirror: MirroredPath, source: FoundSource, store: LeaseStore, held: HeldLease) -> bool:
         began = time.monotonic()
-        _say(f"{mirror.field}: copying {_amount(source)} from {source.prefix} to {mirror.path}.")
-        with LeaseRenewer(store, held, end_work=_no_work) as owner:
-            try:
-                copy = MirrorCopy(mirror, source, _CombinedLease(owner, self._step))
-                copied = copy.make()
-                owner.finish(phase=Phase.COMMITTED, digest=copy.digest)
-            except BaseException as error:
-                with suppress(StorageError):  # otherwise the lease expires, or another process owns it by now
-                    owner.finish(phase=Phase.STOPPED)
-                if not isinstance(error, LeaseLostError):
-                    raise
-                self._step.check()
-                return False
-        _say(f"{mirror.field}: {mirror.path} is complete; copied {copied} files in {time.monotonic() - began:.1f} s.")
-        return True
+
+        def copy(owner: LeaseRenewer) -> str:
+            _say(f"{mirror.field}: copying {_amount(source)} from {source.prefix} to {mirror.path}.")
+            work = MirrorCopy(mirror, source, _CombinedLease(owner, self._step))
+            copied = work.make()
+            seconds = time.monotonic() - began
+            _say(f"{mirror.field}: copied {copied} files to {mirror.path} in {seconds:.1f} s.")
+            return work.digest
+
+        if make_copy(store, previous, self._by | {MIRRORED: mirror.name}, copy, self._heartbeat_s):
+            return True
+        self._step.check()
+        return False
 
     def _check_budget(self, mirror: MirroredPath, source: FoundSource) -> None:
         budget = mirror.budget_gb
@@ -148,7 +134,3 @@ class _CombinedLease:
 def _amount(source: FoundSource) -> str:
     count = len(source.files)
     return f"{human_size(source.size)} ({count:,} {'file' if count == 1 else 'files'})"
-
-
-def _no_work(end: LeaseEndReason) -> None:
-    """Do nothing: the copying threads check the lease before each mebibyte."""
