@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -62,14 +61,6 @@ def pair(text: str) -> tuple[str, str]:
     if not equals or not name:
         raise argparse.ArgumentTypeError("write NAME=VALUE")
     return name, value
-
-
-def json_value(text: str) -> Any:
-    """Parse JSON. Raises ``ValueError`` also for values that nest too deep."""
-    try:
-        return json.loads(text)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
 
 
 def seconds(text: str) -> float:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any, Final
 
-from tradewind.cli.options import Command, CommandGroup, count, json_value, option, seconds
+from tradewind.cli.options import Command, CommandGroup, count, option, seconds
+from tradewind.records.parsing import parse
 
 DEFAULT_DRILL_FOLDER: Final = ".drill"
 
@@ -13,7 +14,7 @@ DEFAULT_DRILL_FOLDER: Final = ".drill"
 def json_object(text: str) -> dict[str, Any]:
     """Parse a JSON object, such as ``{"steps": 50}``."""
     try:
-        found = json_value(text)
+        found = parse(text)
     except ValueError:
         found = None
     if not isinstance(found, dict):

@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 
 from tradewind.datasets.files import UNFINISHED, atomic_writer, join, read_text, state_of, write_json, write_text
 from tradewind.datasets.http_reader import CHUNK_BYTES
-from tradewind.datasets.source_files import DamagedDownloadError, DownloadError, SourceFile, check_apart, check_name
+from tradewind.datasets.source_files import DownloadError, SourceFile, check_apart, check_name, repeat_if_damaged
 from tradewind.steps.amounts import human_size
 from tradewind.steps.fields import PATH, SOME_TEXT, TEXTS, FieldRule, check_fields, one_of
 from tradewind.storage import file_system_at, open_file
@@ -33,8 +33,6 @@ RESUMABLE: Final = ("**",)
 PROVENANCE_FILE: Final = "provenance.json"
 LIST_FILE: Final = ".download"
 MAX_CONCURRENT_COPIES: Final = 16
-MAX_DAMAGED_TRIES: Final = 3
-"""How often one file may fail its check."""
 SECONDS_PER_LINE: Final = 10.0
 """Seconds between two progress lines."""
 _TYPES: Final = ("datasets", "models", "spaces", "")
@@ -247,13 +245,7 @@ class Copies:
                 raise
 
     def _copy(self, file: SourceFile) -> None:
-        for left in range(MAX_DAMAGED_TRIES - 1, -1, -1):
-            try:
-                return self._copy_once(file)
-            except DamagedDownloadError as error:
-                if not left:
-                    raise
-                print(f"{error} Reading it again.", flush=True)
+        repeat_if_damaged(lambda: self._copy_once(file))
 
     def _copy_once(self, file: SourceFile) -> None:
         copied = 0

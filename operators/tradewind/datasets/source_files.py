@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tradewind.text import single_line
 
@@ -21,6 +21,9 @@ _MARKS: Final = "\u061c\u200e\u200f"
 """Marks of the direction alone."""
 _RECORD: Final = ".executor_"
 """Prefix of record names: a folder with such a file counts as the output of another step."""
+_MAX_DAMAGED_TRIES: Final = 3
+
+_T = TypeVar("_T")
 
 
 class DownloadError(RuntimeError):
@@ -95,6 +98,16 @@ class SourceFile:
     @property
     def _has_git_blob(self) -> bool:
         return self.git_blob is not None and self.size_bytes is not None and self.sha256 is None
+
+
+def repeat_if_damaged(read: Callable[[], _T]) -> _T:
+    """Call ``read``, at most three times, until it raises no ``DamagedDownloadError``."""
+    for _ in range(_MAX_DAMAGED_TRIES - 1):
+        try:
+            return read()
+        except DamagedDownloadError as error:
+            print(f"{error} Reading it again.", flush=True)
+    return read()
 
 
 def check_name(name: str, where: str) -> str:

@@ -20,11 +20,10 @@ from types import TracebackType
 from typing import Any, Final
 
 from tradewind.datasets.cache_builder import build_cache, is_built, ledger_names
-from tradewind.datasets.downloads import MAX_DAMAGED_TRIES
 from tradewind.datasets.files import join, write_json
 from tradewind.datasets.hub import Hub, HubAccess
 from tradewind.datasets.ray_data import spread
-from tradewind.datasets.source_files import DamagedDownloadError
+from tradewind.datasets.source_files import repeat_if_damaged
 from tradewind.datasets.token_encoding import TokenRecipe, check_first_row, encode_file, levanter_processor
 from tradewind.datasets.token_inputs import InputFile, check_no_test_data, check_unchanged, input_files
 from tradewind.datasets.token_rows import Open, Span, spans_of
@@ -460,15 +459,12 @@ def _tokenize_piece(
     """Make one shard, in a worker."""
     print(f"tokenizes {piece}", flush=True)
     folder = join(cache_path, SHARDS_FOLDER, piece.split)
-    for left in range(MAX_DAMAGED_TRIES - 1, -1, -1):
+
+    def write() -> Shard:
         rows = encode_file(piece.file.path, recipe, piece.span, _opener(piece.file, access))
-        try:
-            return piece, write_shard(folder, piece.key, recipe.fields, check_unchanged(piece.file, rows))
-        except DamagedDownloadError as error:
-            if not left:
-                raise
-            print(f"{error} Reading it again.", flush=True)
-    raise AssertionError("unreachable")
+        return write_shard(folder, piece.key, recipe.fields, check_unchanged(piece.file, rows))
+
+    return piece, repeat_if_damaged(write)
 
 
 def _opener(file: InputFile, access: HubAccess | None) -> Open:

@@ -18,7 +18,7 @@ from tradewind.ray_jobs.details import JobDetails, submitted_jobs
 from tradewind.ray_jobs.errors import (
     RayAuthenticationError,
     RayUnreachableError,
-    redirected,
+    check_redirect,
     token_refused,
     unreachable,
 )
@@ -100,9 +100,7 @@ class JobsApi:
                 self._note_clock(response)
                 if response.status in (401, 403):
                     raise RayAuthenticationError(token_refused(self.cluster))
-                if 300 <= response.status < 400:
-                    location = response.headers.get("Location")
-                    raise RayUnreachableError(redirected(self.cluster, response.status, location))
+                check_redirect(self.cluster, response.status, response.headers)
                 if response.status != 404 and not response.ok:
                     raise RayUnreachableError(f"{self.cluster} answered {response.status} to {method} {path}.")
                 yield response

@@ -26,7 +26,7 @@ from tradewind.ray_jobs.errors import (
     RayTlsError,
     RayUnreachableError,
     RayVersionError,
-    redirected,
+    check_redirect,
     token_refused,
     unreachable,
 )
@@ -164,7 +164,7 @@ class RayJobs:
             raise RuntimeError(f"status code {response.status_code}: {response.text}")
 
     def _request(self, method: str, path: str, **kwargs: Any) -> requests.Response:
-        """Send one request. Return every response but a refusal of the token, which raises."""
+        """Send one request. Return every response but a refusal of the token and a redirect, which raise."""
         response = self._call(
             lambda: self._session.request(
                 method,
@@ -179,9 +179,7 @@ class RayJobs:
         )
         if response.status_code in (401, 403):
             raise RayAuthenticationError(token_refused(self.cluster))
-        if 300 <= response.status_code < 400:
-            location = response.headers.get("Location")
-            raise RayUnreachableError(redirected(self.cluster, response.status_code, location))
+        check_redirect(self.cluster, response.status_code, response.headers)
         return response
 
     def _get(self, path: str) -> Any:

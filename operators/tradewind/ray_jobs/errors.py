@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
@@ -63,13 +64,14 @@ def token_refused(cluster: RayCluster) -> str:
     return f"{cluster} refuses the token: put the right one into the password field of connection {cluster.name!r}."
 
 
-def redirected(cluster: RayCluster, status: int, location: str | None) -> str:
-    """Return the message for a redirect, which no client follows, since it would pass the token on."""
-    return (
-        f"{cluster} answers with a redirect ({status}) to {_without_secrets(location or '')}. It was not followed: "
-        f"correct the host of connection {cluster.name!r}, or let the ingress in front of the dashboard pass requests "
-        "on."
-    )
+def check_redirect(cluster: RayCluster, status: int, headers: Mapping[str, str]) -> None:
+    """Raise ``RayUnreachableError`` for a redirect, which no client follows, since it would pass the token on."""
+    if 300 <= status < 400:
+        location = _without_secrets(headers.get("Location", ""))
+        raise RayUnreachableError(
+            f"{cluster} answers with a redirect ({status}) to {location}. It was not followed: correct the host of "
+            f"connection {cluster.name!r}, or let the ingress in front of the dashboard pass requests on."
+        )
 
 
 def _without_secrets(url: str) -> str:

@@ -14,7 +14,13 @@ from typing import Any
 import requests
 
 from tradewind.ray_jobs.cluster import RayCluster
-from tradewind.ray_jobs.errors import RayAuthenticationError, RayJobsError, RayUnreachableError, redirected, unreachable
+from tradewind.ray_jobs.errors import (
+    RayAuthenticationError,
+    RayJobsError,
+    RayUnreachableError,
+    check_redirect,
+    unreachable,
+)
 
 TIMEOUT_S = 10.0
 _VERSION = re.compile(r"\d[\w.+-]{0,63}", re.ASCII)
@@ -58,8 +64,7 @@ def check_connection(cluster: RayCluster) -> ClusterInfo:
     """
     with requests.Session() as session:
         first = _get(session, cluster, "/api/version", with_token=False)
-        if 300 <= first.status_code < 400:
-            raise RayUnreachableError(redirected(cluster, first.status_code, first.headers.get("Location")))
+        check_redirect(cluster, first.status_code, first.headers)
         asks = first.status_code in (401, 403)
         answer = _get(session, cluster, "/api/version", with_token=True)
         _check_token(answer.status_code, cluster)

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from tradewind.cli.in_airflow import enter_airflow
-from tradewind.cli.options import json_value
 from tradewind.cli.output import CommandError, UsageError
+from tradewind.records.parsing import parse
 from tradewind.steps import ResolvedStep, RunValues
 from tradewind.storage import Location, Roots
 
@@ -305,7 +305,7 @@ def _read_as(text: str, param: Any) -> Any:
     if json_type == "string" or (json_type is None and isinstance(param.value, str)):
         return text
     try:
-        value = json_value(text)
+        value = parse(text)
     except ValueError:
         return text
     for reading in (value, text):

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tradewind.cli.options import json_value
 from tradewind.cli.output import CommandError, UsageError, json_lines, write_lines
 from tradewind.plans.prefixes import choose_prefix
+from tradewind.records.parsing import parse
 from tradewind.records.record import Record, RecordState, read_records
 from tradewind.steps import ExperimentError, ResolvedStep
 from tradewind.text import pluralize
@@ -109,7 +109,7 @@ def _params(given: Sequence[tuple[str, str]]) -> dict[str, Any]:
     params: dict[str, Any] = {}
     for name, text in given:
         try:
-            params[name] = json_value(text)
+            params[name] = parse(text)
         except ValueError:
             params[name] = text
     return params

@@ -173,8 +173,6 @@ def _name_of(address: str) -> str:
 
 def _token_in_file(file: Path, source: str) -> str:
     try:
-        if file.exists() and not file.is_file():
-            raise CommandError(f"{source}: the token file {file} is no regular file.")
         return read_token_file(file)
     except BadTokenFileError as error:
         raise CommandError(f"{source}: the token file {file} {error}") from None

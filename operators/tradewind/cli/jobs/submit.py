@@ -20,7 +20,6 @@ from typing import Any
 from tradewind.cli.interrupts import Interrupted, Interrupts
 from tradewind.cli.jobs.clusters import NamedCluster, is_temporary_address, options_for
 from tradewind.cli.jobs.env import SETTINGS_FILE, job_env
-from tradewind.cli.options import json_value
 from tradewind.cli.output import CommandError, UsageError, say, user_name, write_lines
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.demand import Demand
@@ -30,6 +29,7 @@ from tradewind.ray_jobs.errors import RayJobRefusedError, RayUnreachableError
 from tradewind.ray_jobs.follow.outcomes import EndingKind, FollowRequest, await_outcome
 from tradewind.ray_jobs.request import MAX_ID_CHARS, JobRequest, check_request
 from tradewind.ray_jobs.runtime_env import prepare_runtime_env
+from tradewind.records.parsing import parse
 from tradewind.runtime.with_secrets import with_secrets
 from tradewind.serialization.shipping import ship_tradewind
 from tradewind.steps import TpuSlice
@@ -157,7 +157,7 @@ def _resources(text: str | None) -> dict[str, float]:
     if text is None:
         return {}
     try:
-        found = json_value(text)
+        found = parse(text)
     except ValueError:
         found = None
     if not isinstance(found, dict):
