@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from airflow.exceptions import AirflowFailException
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG, BaseOperator
 
 from tests.operators.contexts import job_task, step_task
 from tests.operators.loopback_head import ImpatientHead, LoopbackHead
+from tradewind.operators.ray_job import RayJobOperator
+from tradewind.operators.stop_ray_job import RayStopJobOperator
+from tradewind.operators.tpu_pod_train import TpuPodTrainOperator
+from tradewind.ray_jobs.errors import BadRequestError
+from tradewind.sensors.ray_job import RayJobSensor
 from tradewind.tasks.errors import StepFailedError
 
 FAILING = 150
@@ -21,9 +28,11 @@ STACK_FRAMES = 400
 
 
 @pytest.mark.parametrize(
-    ("command", "words"), [("", "is empty"), ("echo hf_" + "a" * 34, "secret")], ids=["empty", "secret"]
+    ("command", "words"),
+    [("", "is empty"), ("echo hf_" + "a" * 34, "secret"), (["echo", None], "Item 2 of the entrypoint is None")],
+    ids=["empty", "secret", "xcom"],
 )
-def test_a_bad_command_submits_nothing(monkeypatch: pytest.MonkeyPatch, command: str, words: str) -> None:
+def test_a_bad_command_submits_nothing(monkeypatch: pytest.MonkeyPatch, command: object, words: str) -> None:
     task, context = job_task(entrypoint=command)
     with LoopbackHead().connected(monkeypatch) as head, pytest.raises(AirflowFailException, match=words):
         task.execute(context)
@@ -38,6 +47,40 @@ def test_clear_with_same_max_tries_makes_new_job_but_crash_not(monkeypatch: pyte
         context["dag_run"].clear_number = 1  # with fewer retries, ``max_tries`` can keep its value
         again = task.execute(context)
     assert [first, again] == list(head.jobs) and first != again
+
+
+def text_of(xcom: object) -> str:
+    return f"{xcom}"
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda xcom: RayJobOperator(task_id="reads", entrypoint=["echo", f"a {xcom}"]),
+        lambda xcom: RayJobOperator(task_id="reads", python_callable=text_of, op_args=[f"{xcom}"]),
+        lambda xcom: RayJobSensor(task_id="reads", submission_id=f"{xcom}"),
+        lambda xcom: RayStopJobOperator(task_id="reads", metadata={"name": f"{xcom}"}),
+        lambda xcom: TpuPodTrainOperator(task_id="reads", name="t", config={}, slice_type="v4-8", prefix=f"{xcom}"),
+    ],
+)
+def test_xcom_in_a_text_needs_an_order_of_its_tasks(use: Callable[[object], BaseOperator]) -> None:
+    with DAG("d") as dag:
+        given = RayJobOperator(task_id="gives", entrypoint="true")
+        reads = use(given.output)
+    with pytest.raises(BadRequestError, match="'reads' does not wait for task 'gives'"):
+        dag.resolve_template_files()
+    between = EmptyOperator(task_id="between", dag=dag)
+    given >> between >> reads
+    dag.resolve_template_files()
+
+
+def test_xcom_in_a_list_orders_the_tasks() -> None:
+    with DAG("d") as dag:
+        given = RayJobOperator(task_id="gives", entrypoint="true")
+        reads = RayJobOperator(task_id="reads", entrypoint=["echo", given.output])
+        listed = RayJobOperator.partial(task_id="mapped").expand(entrypoint=[["echo", given.output]])
+    assert reads.upstream_task_ids == listed.upstream_task_ids == {"gives"}
+    dag.resolve_template_files()
 
 
 @contextmanager

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from datetime import date
+from pathlib import PurePath
 from typing import Any
 
 import pytest
 
 from tradewind.ray_jobs.errors import BadRequestError, ExposedSecretError
-from tradewind.ray_jobs.request import JobRequest, check_request
+from tradewind.ray_jobs.request import JobRequest, check_request, shell_command
 from tradewind.records.attempts import step_job_id
 
 GOOD = JobRequest(
@@ -57,8 +59,7 @@ def test_valid_variant_is_accepted(changes: dict[str, Any]) -> None:
         *(({"submission_id": bad}, "submission id") for bad in BAD_IDS),
         ({"entrypoint": ""}, "is empty"),
         ({"entrypoint": " \n"}, "is empty"),
-        ({"entrypoint": ["python", "x.py"]}, "is a list: give the shell command as one text"),
-        ({"entrypoint": None}, "is a NoneType"),
+        ({"entrypoint": {"python": "x.py"}}, "is a dict: give the shell command as one text"),
         ({"entrypoint": "python {{ params.script }}"}, "still holds a Jinja expression at character 8"),
         ({"entrypoint": "{% if x %}python{% endif %}"}, "was not rendered"),
         ({"entrypoint": "echo \0"}, "holds a NUL"),
@@ -90,6 +91,33 @@ def test_valid_variant_is_accepted(changes: dict[str, Any]) -> None:
 )
 def test_invalid_request_is_refused_with_reason(changes: dict[str, Any], why: str) -> None:
     assert why in str(refused(**changes))
+
+
+def test_list_becomes_a_command_with_quoted_items() -> None:
+    items = ["echo", "a b; $HOME", "", 42, 0.5, True, PurePath("/x y"), date(2026, 1, 2)]
+    assert shell_command(items) == "echo 'a b; $HOME' '' 42 0.5 True '/x y' 2026-01-02"
+    assert shell_command("echo $HOME") == "echo $HOME"
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "why"),
+    [
+        (["echo", None], "Item 2 of the entrypoint is None: "),
+        (["echo", 1, {"a": SECRET}], "Item 3 of the entrypoint is a dict: "),
+        ([b"echo"], "Item 1 of the entrypoint is a bytes: "),
+        (["echo", ["a"]], "Item 2 of the entrypoint is a list: "),
+        ([" ", "x"], "Item 1 of the entrypoint is empty"),
+        ([], "The entrypoint is empty"),
+        (None, "The entrypoint is a NoneType"),
+        (["echo", "{{ ds }}"], "still holds a Jinja expression"),
+        (["env", "HF_TOKEN=it's me", "true"], "sets HF_TOKEN"),
+        (["x", "--password", "two words"], "sets --password"),
+    ],
+)
+def test_list_that_is_no_command_is_refused_by_item(entrypoint: Any, why: str) -> None:
+    with pytest.raises(BadRequestError) as caught:
+        shell_command(entrypoint)
+    assert why in str(caught.value) and SECRET not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ from tradewind.tasks.jobs.following import (
     stop_in_worker,
 )
 from tradewind.tasks.jobs.request import job_request, load_claim, save_claim
+from tradewind.tasks.xcom_texts import check_xcom_texts
 from tradewind.triggers.ray_job import DEFAULT_LOG_BYTES, RayJobTrigger
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ class RayJobOperator(BaseOperator):
     XComs: ``submission_id``, ``status``, and as return value the result of ``python_callable``, or the submission id.
 
     Args:
-        entrypoint: Shell command to run on the cluster.
+        entrypoint: Command to run on the cluster: a text for the shell, or a list of the program and its arguments,
+            which are quoted for the shell. Items may be XComs and numbers.
         python_callable: Function to run there instead; see ``tradewind.runtime.run_callable`` for what it may use.
         op_args: Its positional arguments.
         op_kwargs: Its keyword arguments.
@@ -111,7 +113,7 @@ class RayJobOperator(BaseOperator):
     def __init__(
         self,
         *,
-        entrypoint: str | None = None,
+        entrypoint: str | Sequence[Any] | None = None,
         python_callable: Callable[..., Any] | None = None,
         op_args: Sequence[Any] = (),
         op_kwargs: Mapping[str, Any] | None = None,
@@ -165,6 +167,10 @@ class RayJobOperator(BaseOperator):
         for name in ("timeout", "queue_timeout", "connect_timeout"):
             check_amount(as_seconds(getattr(self, name)), name)
         self._followed: tuple[RayCluster, str, TaskAddress] | None = None
+
+    def prepare_template(self) -> None:
+        """Refuse texts that need another task's XCom without waiting for it; Airflow calls this with the whole DAG."""
+        check_xcom_texts(self)
 
     def execute(self, context: Context) -> Any:
         """Submit the job, or join the one of an earlier try, and wait for its end."""

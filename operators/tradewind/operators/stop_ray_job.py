@@ -11,6 +11,7 @@ from airflow.sdk import BaseOperator, Context
 from tradewind.deployment.ray_connection import RayHook
 from tradewind.ray_jobs.job_query import JobQuery, find_jobs
 from tradewind.tasks.errors import failing_without_retry, translated_cluster_errors
+from tradewind.tasks.xcom_texts import check_xcom_texts
 
 if TYPE_CHECKING:
     from tradewind.ray_jobs.cluster import RayCluster
@@ -42,6 +43,10 @@ class RayStopJobOperator(BaseOperator):
         self.submission_id = submission_id
         self.metadata = metadata
         self.ray_conn_id = ray_conn_id
+
+    def prepare_template(self) -> None:
+        """Refuse texts that need another task's XCom without waiting for it."""
+        check_xcom_texts(self)
 
     def execute(self, context: Context) -> list[str]:
         """Stop the matching jobs that have not ended."""

@@ -19,6 +19,7 @@ from tradewind.steps import ExecutorStep, TpuSlice
 from tradewind.tasks.assets import step_asset
 from tradewind.tasks.context import ExperimentSettings
 from tradewind.tasks.errors import failing_without_retry
+from tradewind.tasks.xcom_texts import check_xcom_texts
 
 
 class TpuPodTrainOperator(StepOperator):
@@ -68,6 +69,10 @@ class TpuPodTrainOperator(StepOperator):
         self.ray_conn_id = ray_conn_id
         self.prefix = prefix
         self._has_own_prefix = "{" not in (prefix or "")  # a template may contain values of the run
+
+    def prepare_template(self) -> None:
+        """Refuse texts that need another task's XCom without waiting for it."""
+        check_xcom_texts(self)
 
     def render_template_fields(self, context: Context, jinja_env: Environment | None = None) -> None:
         """Render the templates, and apply slice type, cluster and prefix to the step."""

@@ -6,9 +6,14 @@ The checks are pure. ``runtime_env`` checks files on disk.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
+from decimal import Decimal
+from pathlib import PurePath
 from typing import Any, Final
+from uuid import UUID
 
 from tradewind.cloud_tpu.slice_types import POD_TYPE_LABEL, SLICE_NAME_LABEL, is_head_resource
 from tradewind.ray_jobs.errors import BadRequestError, ExposedSecretError
@@ -43,6 +48,8 @@ _MAX_AMOUNT: Final = 2**63 - 1
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _JINJA: Final = (("{{", "}}"), ("{%", "%}"))
 _OWN_FIELDS: Final = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory_bytes"}
+_WORDS: Final = (str, int, float, Decimal, PurePath, date, UUID)
+"""Types of a command's items; each becomes its text."""
 _TPU: Final = "TPU"
 _SLICE_LABELS: Final = (POD_TYPE_LABEL, SLICE_NAME_LABEL)
 
@@ -83,12 +90,34 @@ def check_submission_id(submission_id: str) -> None:
         )
 
 
+def shell_command(entrypoint: Any) -> str:
+    """Return the checked shell command of an entrypoint: a text, or a list of a program and its arguments.
+
+    Raises:
+        BadRequestError: It is no command, or an item has no text; the values stay hidden.
+    """
+    if isinstance(entrypoint, Sequence) and not isinstance(entrypoint, (str, bytes)):
+        for number, item in enumerate(entrypoint, 1):
+            if not isinstance(item, _WORDS):
+                found = "None" if item is None else f"a {type(item).__name__}"
+                raise BadRequestError(
+                    f"Item {number} of the entrypoint is {found}: give a text or a number. An XCom is None if its task "
+                    "returned nothing or did not run."
+                )
+        words = [str(item) for item in entrypoint]
+        if words and not words[0].strip():
+            raise BadRequestError("Item 1 of the entrypoint is empty: it must be the program to run.")
+        entrypoint = shlex.join(words)
+    check_entrypoint(entrypoint)
+    return str(entrypoint)
+
+
 def check_entrypoint(entrypoint: str) -> None:
     """Require a fully rendered command without secrets."""
     if not isinstance(entrypoint, str):
         raise BadRequestError(
             f"The entrypoint is a {type(entrypoint).__name__}: give the shell command as one text, such as "
-            "'python train.py'."
+            "'python train.py', or as a list, such as ['python', 'train.py']."
         )
     if not entrypoint.strip():
         raise BadRequestError(

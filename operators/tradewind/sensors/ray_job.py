@@ -14,6 +14,7 @@ from tradewind.ray_jobs.follow.outcomes import Ending, EndingKind, classify
 from tradewind.ray_jobs.job_query import JobQuery
 from tradewind.tasks.errors import failing_without_retry, translated_cluster_errors
 from tradewind.tasks.jobs.errors import job_error
+from tradewind.tasks.xcom_texts import check_xcom_texts
 from tradewind.triggers.ray_job_sensor import RayJobSensorTrigger
 
 
@@ -46,6 +47,10 @@ class RayJobSensor(BaseSensorOperator):
         self.metadata = metadata
         self.ray_conn_id = ray_conn_id
         self.deferrable = deferrable
+
+    def prepare_template(self) -> None:
+        """Refuse texts that need another task's XCom without waiting for it."""
+        check_xcom_texts(self)
 
     def execute(self, context: Context) -> Any:
         """Wait for the job, in the triggerer or here."""

@@ -11,7 +11,7 @@ from airflow.sdk import Context
 
 from tradewind.ray_jobs.claims import JobClaim
 from tradewind.ray_jobs.errors import BadRequestError
-from tradewind.ray_jobs.request import JobRequest, check_entrypoint, check_request
+from tradewind.ray_jobs.request import JobRequest, check_request, shell_command
 from tradewind.ray_jobs.runtime_env import prepare_runtime_env
 from tradewind.runtime.with_secrets import with_secrets
 from tradewind.serialization.callables import describe_call
@@ -33,7 +33,7 @@ class JobDescription(Protocol):
     """An operator's description of its job; the names are those of ``RayJobOperator``."""
 
     task_id: str
-    entrypoint: str | None
+    entrypoint: str | Sequence[Any] | None
     python_callable: Callable[..., Any] | None
     op_args: Sequence[Any]
     op_kwargs: Mapping[str, Any]
@@ -87,8 +87,7 @@ def _entrypoint(
     if (operator.entrypoint is None) == (operator.python_callable is None):
         raise BadRequestError(f"Task {operator.task_id!r} needs either an entrypoint or a python_callable.")
     if operator.entrypoint is not None:
-        check_entrypoint(operator.entrypoint)  # before wrapping
-        yield operator.entrypoint, runtime_env, []
+        yield shell_command(operator.entrypoint), runtime_env, []  # checked before secrets wrap it
         return
     code = code_folder(context["dag"])
     kwargs = _with_context(operator.python_callable, operator.op_args, operator.op_kwargs, context)
