@@ -26,7 +26,7 @@ COMPILED = PYTHONDONTWRITEBYTECODE=
 
 include docker/images.mk
 
-.PHONY: help init demo stop test test-fast test-matrix coverage test-long chaos mutants check autoformat bench bench-jobs bench-plans bench-pods bench-fleet bench-train screenshots marin-oracle marin-parse metrics lock
+.PHONY: help init demo stop test test-fast test-matrix coverage test-long test-adopt chaos mutants check autoformat bench bench-jobs bench-plans bench-pods bench-fleet bench-train screenshots marin-oracle marin-parse metrics lock
 
 help: ## show this help
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z_-]+):.*## (.*)/  \1\t\2/' | expand -t 32
@@ -56,6 +56,9 @@ test: init ## run the tests, in three processes (other: TEST_PROCESSES=2), withi
 
 test-long: init ## run the end-to-end tests, and property tests with many examples (of some folders: ARGS="tests/recipes tests/cli")
 	$(COMPILED) TRADEWIND_HYPOTHESIS=nightly $(BIN)/python -m pytest -m "long or hypothesis" $(ARGS)
+
+test-adopt: init ## use the wheel in an Airflow and a Ray that pip made, and print what a user sees (one: ARGS="-k sqlite")
+	$(COMPILED) $(BIN)/python -m pytest -s -m long tests/adopt $(ARGS)
 
 test-fast: init ## run the quick tests only, in three processes
 	$(COMPILED) $(BIN)/python -m pytest -m "not ray and not airflow and not slow" $(IN_PARALLEL) $(ARGS)

@@ -1,0 +1,171 @@
+"""Tradewind in an Airflow of one's own, with a Ray of one's own: what its user sees, from the wheel to git bundles."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.adopt.git_repository import Repository
+from tests.adopt.site import RAYS, ROOT, Site, clean_env, distributions, environment, output_of
+from tests.chaos.runs.postgres import LocalPostgres
+from tests.support.waiting import until
+from tradewind.rehearsal.local.processes import LocalStack
+
+pytestmark = [pytest.mark.long, pytest.mark.airflow, pytest.mark.ray]
+
+AIRFLOW = ("apache-airflow==3.3.*", "apache-airflow-providers-git", "psycopg2-binary", "asyncpg")
+FILES = Path(__file__).with_name("dags")
+SITES = {"sqlite": "oldest", "postgresql": "newest"}
+
+
+def example(page: str, number: int = 0) -> str:
+    """Return a Python block of a page."""
+    return re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)[number]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The sdist and the wheel of this checkout."""
+    return distributions(tmp_path_factory.mktemp("dist"))
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Repository:
+    """A team's repository, whose steps need not wait."""
+    repository = Repository(tmp_path_factory.mktemp("git") / "shop")
+    repository.gate.touch()
+    repository.commit(0, price=0)
+    return repository
+
+
+@pytest.fixture(scope="module", params=SITES)
+def site(
+    request: pytest.FixtureRequest,
+    built: tuple[Path, Path],
+    shop: Repository,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Site]:
+    stack = LocalStack(tmp_path_factory.mktemp(request.param))
+    settings, postgres = shop.setting(stack.root / "dags"), None
+    try:
+        if request.param == "postgresql":
+            postgres = LocalPostgres(stack)
+            postgres.start()
+            settings["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] = postgres.url
+        site = Site(stack, environment(*AIRFLOW, built[1]), environment(RAYS[SITES[request.param]]), settings)
+        (site.dags / "readme.py").write_text(example("README.md"))
+        (site.dags / "first_ray_jobs.py").write_text(example("docs/ray-jobs.md"))
+        for file in FILES.glob("*.py"):
+            (site.dags / file.name).write_text(file.read_text())
+        site.start()
+        yield site
+    finally:
+        stack.stop()
+        if postgres:
+            postgres.remove()
+
+
+def test_steps_of_the_readme_run_where_ray_is_plain(site: Site) -> None:
+    run = site.trigger("readme").ended()
+    assert run.states() == dict.fromkeys(("plan", "data", "total"), "success")
+    assert site.trigger("readme").ended().states() == {"plan": "success", "data": "skipped", "total": "skipped"}
+
+
+def test_command_gets_the_result_of_a_function_before_it(site: Site) -> None:
+    run = site.trigger("first_ray_jobs").ended()
+    assert run.states() == {"add": "success", "say": "success"}
+    assert re.search(r"^42$", run.log("say"), re.MULTILINE)
+
+
+def test_dags_test_follows_a_deferred_task_and_ends(site: Site) -> None:
+    printed = site.command("airflow", "dags", "test", "first_ray_jobs")
+    print(*printed.splitlines()[-20:], sep="\n")
+    assert re.search(r"\b42$", printed, re.MULTILINE)
+
+
+def test_sigterm_ends_dags_test_and_says_what_becomes_of_the_job(site: Site) -> None:
+    shell = site.stack.start("shell", [str(site.airflow / "airflow"), "dags", "test", "sleeper"], site.env())
+    printed = site.stack.logs / "shell.log"
+    until(lambda: "asleep" in printed.read_text(), "the job's output", printed.read_text)
+    shell.terminate()
+    until(lambda: shell.poll() is not None, "the end of airflow dags test", printed.read_text)
+    print(*printed.read_text().splitlines()[-10:], sep="\n")
+    [job] = [each for each in site.jobs() if "asleep" in each["entrypoint"]]
+    assert job["submission_id"] in printed.read_text().partition("asleep")[2]
+
+
+def test_functions_run_in_the_python_that_runs_ray(site: Site) -> None:
+    run = site.trigger("pythons").ended()
+    assert run.states() == {"function": "success", "command": "success"}
+    assert Path(run.xcom("function")).parent == site.ray
+    assert str(site.other) in run.log("command"), "a command keeps the PATH"
+    site.connect("ray_missing_python", python="/opt/missing/bin/python")
+    run = site.trigger("missing_python").ended()
+    assert run.states() == {"nowhere": "failed"}
+    assert "/opt/missing/bin/python" in run.log("nowhere")
+    assert str(site.ray) in run.log("nowhere")
+
+
+def test_execution_timeout_stops_the_job(site: Site) -> None:
+    run = site.trigger("limits").ended()
+    assert run.states() == {"deferred": "failed", "held": "failed"}
+    states = [each["status"] for each in site.jobs() if each["entrypoint"] == "sleep 600"]
+    assert states == ["STOPPED", "STOPPED"]
+
+
+def test_jobs_that_wait_for_themselves_are_explained(site: Site) -> None:
+    run = site.trigger("full")
+    for task in ("wait_for_itself[0]", "wait_for_itself[1]"):
+        until(lambda task=task: task in run.states() and "without room" in run.log(task), task, run.told)  # type: ignore[misc]
+        print(run.log(task))
+    site.api("PATCH", run.path, json={"state": "failed"})
+    until(lambda: all(each["status"] != "RUNNING" for each in site.jobs()), "the end of the jobs", site.jobs)
+
+
+def test_airflow_3_2_is_refused_in_one_line(built: tuple[Path, Path], tmp_path: Path) -> None:
+    sdist, _ = built
+    home = {"HOME": str(tmp_path), "AIRFLOW_HOME": str(tmp_path), "AIRFLOW__CORE__DAGS_FOLDER": str(tmp_path / "dags")}
+    home["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "dags" / "first.py").write_text(example("docs/ray-jobs.md"))
+    airflow = environment("apache-airflow==3.2.2", sdist) / "airflow"
+    output_of(airflow, "db", "migrate", env=clean_env(**home))
+    asked = subprocess.run([airflow, "dags", "list-import-errors"], env=clean_env(**home), capture_output=True)
+    printed = " ".join(re.sub(r"[|│]", " ", asked.stdout.decode()).split())
+    print(printed)
+    assert printed.count("needs Airflow 3.3 or newer, this is 3.2.2") == 1
+
+
+def test_git_bundle_keeps_a_run_on_its_commit(site: Site, shop: Repository) -> None:
+    first = shop.commit(1, price=1, is_broken=True)
+    site.read(first)
+    old = site.trigger("shop").ended()
+    assert old.states() == {"plan": "success", "prices": "success", "total": "failed"}
+    site.read(shop.commit(2, price=1))
+    old.clear("total").ended()
+    assert old.states()["total"] == "failed"
+    assert "add_up of commit 1" in old.log("total")
+    old.clear("total", newest_code=True).ended()
+    assert old.states()["total"] == "success"
+    assert "add_up of commit 2" in old.log("total")
+    assert site.trigger("shop_function").ended().xcom("prices") == 2
+
+
+def test_git_bundle_runs_two_commits_at_once(site: Site, shop: Repository) -> None:
+    shop.gate.unlink()
+    runs = []
+    for number in (3, 4):
+        site.read(shop.commit(number, price=number))
+        runs.append(site.trigger("shop"))
+        until(lambda: f"price_list of commit {number}" in runs[-1].log("prices"), "its step", runs[-1].told)  # noqa: B023
+    shop.gate.touch()
+    for number, run in zip((3, 4), runs, strict=True):
+        assert set(run.ended().states().values()) == {"success"}
+        assert f"add_up of commit {number}" in run.log("total")
+    made = sorted(json.loads(path.read_text()) for path in site.outputs.glob("prices-*/prices.json"))
+    assert made == [[1, 1], [3, 3], [4, 4]]
