@@ -32,7 +32,7 @@ def start_ray(env: Environment, tmp_path: Path) -> Iterator[StartRay]:
     stack = LocalStack(tmp_path / "stack")
 
     def start(**variables: str) -> tuple[LocalRay, str]:
-        ray = LocalRay(stack, token="", num_cpus=2, env={**HASTY, **variables})
+        ray = LocalRay(stack, token="", num_cpus=2, env={**HASTY, "PASSPHRASE_OF_CLUSTER": PASSPHRASE, **variables})
         ray.start()
         env.api.put_connection(tmp_path.name, {"conn_type": "ray", "host": ray.address})
         return ray, tmp_path.name
@@ -72,7 +72,7 @@ def test_killed_head_costs_attempt_but_no_retry(
     run = run_command(env, connection, f"echo started >> {file}; {wait}; echo ended >> {file}")
     first = until_running(ray.address, run)
     until(lambda: run.states() == {"job": "deferred"}, "the task to follow its job")
-    until(file.exists, "the command to start: Ray reports the job as running before")
+    until(file.exists, "the command to start: Ray reports the job as running before", lambda: run.log("job"))
     time.sleep(MOMENTS.uniform(0, 3))
     ray.kill_head()
     back.touch()
@@ -110,7 +110,7 @@ def test_killed_supervisor_costs_attempt_but_no_retry(env: Environment, start_ra
     file = tmp_path / "ran"
     run = run_command(env, connection, f"echo started >> {file}; sleep 10; echo ended >> {file}")
     until_running(ray.address, run)
-    until(file.exists, "the command to start")
+    until(file.exists, "the command to start", lambda: run.log("job"))
     time.sleep(MOMENTS.uniform(0, 3))
     [supervisor] = [one for one in ray.stack.processes() if is_supervisor(one)]
     supervisor.kill()
