@@ -1,7 +1,7 @@
 """Tradewind: machine-learning pipelines as Airflow DAGs on Ray clusters of preemptible TPU slices."""
 
 from tradewind._version import __version__
-from tradewind.experiments import executor_main, experiment_dag
+from tradewind.experiments import executor_main, experiment_dag, experiment_group
 from tradewind.steps import (
     THIS_OUTPUT_PATH,
     Cpu,
@@ -42,6 +42,7 @@ __all__ = [
     "ensure_versioned",
     "executor_main",
     "experiment_dag",
+    "experiment_group",
     "lazy",
     "mirrored",
     "night",

@@ -1,4 +1,4 @@
-"""Entry points of DAG files: ``experiment_dag``, and ``executor_main`` for files written for Marin.
+"""Entry points of DAG files: ``experiment_dag``, ``experiment_group``, and ``executor_main`` for Marin's files.
 
 A DAG file that is run as a script runs the steps instead of making the DAG.
 
@@ -19,6 +19,8 @@ from tradewind.steps import ExecutorStep, ExperimentError, InputName, check_boun
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
+
+    from tradewind.operators.group import ExperimentGroup
 
 MAX_COUNT = 2**31
 """Airflow's database stores smaller numbers."""
@@ -113,6 +115,67 @@ def experiment_dag(
         settings=ExperimentSettings(prefix=prefix, cluster=cluster, timezone=timezone, allow_outside=outside),
         dag_arguments=dag_arguments,
         options=DagOptions(selection, max_concurrent, pools or {}, asset_events_of_reused, crossing),
+    )
+
+
+def experiment_group(
+    group_id: str,
+    steps: Sequence[ExecutorStep | InputName],
+    *,
+    values: Mapping[str, Any] | None = None,
+    prefix: str | None = None,
+    cluster: str | None = None,
+    timezone: str = "UTC",
+    run_only: Sequence[str] = (),
+    force: Sequence[str] = (),
+    force_downstream: bool = False,
+    force_run_failed: bool = True,
+    pools: Mapping[str, str] | None = None,
+    asset_events_of_reused: bool = False,
+    allow_cross_region: Sequence[str] = (),
+    allow_outside: Sequence[str] = (),
+    default_args: Mapping[str, Any] | None = None,
+) -> ExperimentGroup:
+    """Make a task group of ``steps`` and all steps that they refer to, in the current Airflow DAG.
+
+    Its plan waits for the tasks upstream of the group. Its last task hands the output paths on: ``group.output`` is a
+    dictionary step name → path, and ``group.output["train"]`` one path. That task succeeds also if all outputs are
+    reused. The trigger form has the options of each group, such as ``train.force``.
+
+    Args:
+        group_id: The group's id.
+        steps: The wanted steps.
+        values: Name → value of the run, or result of a task; read in configs with ``run_param(name)``, like the
+            params of the DAG.
+        default_args: Arguments of the group's tasks; they take precedence over the DAG's.
+        prefix: This and the other arguments are those of ``experiment_dag``.
+
+    Returns:
+        The task group.
+
+    Raises:
+        ExperimentError: The steps make no valid experiment; Airflow shows it as the file's import error.
+    """
+    from tradewind.operators.experiment import DagOptions
+    from tradewind.operators.group import build_group
+    from tradewind.plans.selection import Selection
+    from tradewind.tasks.context import ExperimentSettings
+
+    _check_arguments(steps, None, None)
+    _check_texts(group_id=group_id)
+    _check_texts(prefix=prefix, cluster=cluster, is_optional=True)
+    selection = Selection(
+        _as_tuple("run_only", run_only), _as_tuple("force", force), force_downstream, force_run_failed
+    )
+    outside = _as_tuple("allow_outside", allow_outside)
+    crossing = _as_tuple("allow_cross_region", allow_cross_region)
+    return build_group(
+        group_id,
+        steps,
+        values={} if values is None else values,
+        settings=ExperimentSettings(prefix=prefix, cluster=cluster, timezone=timezone, allow_outside=outside),
+        options=DagOptions(selection, None, pools or {}, asset_events_of_reused, crossing),
+        default_args=default_args or {},
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +19,7 @@ from airflow.api_fastapi.core_api.security import requires_access_dag, requires_
 from airflow.models.xcom import XComModel
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse
-from sqlalchemy import Text, cast, func, select
+from sqlalchemy import Text, cast, func, or_, select
 
 from tradewind.plans.plan import UNPLANNED_KEY, BadPlanError, Decision, Plan, PlannedStep, UnplannedStep
 from tradewind.text import pluralize
@@ -71,12 +71,17 @@ def plan_page(dag_id: str, run_id: str, request: Request, session: SessionDep) -
     """Show the plan of one run: what runs, what is reused, and why."""
     airflow = request.scope.get("root_path", "").removesuffix(URL_PREFIX)
     run = f"{airflow}/dags/{quote(dag_id, safe='')}/runs/{quote(run_id, safe='')}"
-    try:
-        plan = _plan_of(dag_id, run_id, session)
-    except (BadPlanError, UnreadableXComError) as error:
-        return _page("Plan", _unreadable("The plan of this run", error), request)
-    body = NO_PLAN if plan is None else _body(plan, lambda task_id: f"{run}/tasks/{quote(task_id, safe='')}")
-    return _page("Plan", body, request)
+    bodies: list[str] = []
+    for plan_task in _plan_tasks(dag_id, run_id, session):
+        try:
+            plan = _plan_of(dag_id, run_id, plan_task, session)
+        except (BadPlanError, UnreadableXComError) as error:
+            bodies.append(_heading(plan_task) + _unreadable("The plan of this run", error))
+            continue
+        if plan is not None:
+            body = _body(plan, lambda task_id: f"{run}/tasks/{quote(task_id, safe='')}", plan_task)
+            bodies.append(_heading(plan_task) + body)
+    return _page("Plan", "".join(bodies) or NO_PLAN, request)
 
 
 @pages.get("/step/{dag_id}/{task_id}/{run_id:path}", response_class=HTMLResponse, dependencies=READABLE)
@@ -96,20 +101,38 @@ def step_page(
 
 
 def _step_body(dag_id: str, task_id: str, run_id: str, session: SessionDep, map_index: int) -> str:
-    plan = _plan_of(dag_id, run_id, session)
-    step = plan.of_task(task_id) if plan is not None else None
+    groups = [each for each in _plan_tasks(dag_id, run_id, session) if task_id.startswith(_group(each))]
+    plans = [plan for each in groups if (plan := _plan_of(dag_id, run_id, each, session))]
+    step = next((step for plan in plans if (step := plan.of_task(task_id))), None)
     if step is not None:
         return _facts(step) + timeline_of(step.output_path)
     unplanned = UnplannedStep.from_json(_xcom(dag_id, run_id, task_id, UNPLANNED_KEY, session, map_index))
     if unplanned is None:
-        return NO_STEP if plan is None else NO_STEP_OF_PLAN
+        return NO_STEP_OF_PLAN if plans else NO_STEP
     facts = {"Step": unplanned.name, "Version": unplanned.hash, "Output path": unplanned.output_path}
     return _table(facts) + timeline_of(unplanned.output_path)
 
 
-def _plan_of(dag_id: str, run_id: str, session: SessionDep) -> Plan | None:
-    plan = _xcom(dag_id, run_id, PLAN_TASK_ID, "return_value", session)
+def _plan_tasks(dag_id: str, run_id: str, session: SessionDep) -> Sequence[str]:
+    """Return the tasks that may have left a plan: one, or one for each group of steps in a user's DAG."""
+    is_plan = or_(XComModel.task_id == PLAN_TASK_ID, XComModel.task_id.endswith(f".{PLAN_TASK_ID}"))
+    of_run = (XComModel.dag_id == dag_id, XComModel.run_id == run_id, XComModel.key == "return_value")
+    return session.scalars(select(XComModel.task_id).where(*of_run, is_plan).order_by(XComModel.task_id)).all()
+
+
+def _plan_of(dag_id: str, run_id: str, plan_task: str, session: SessionDep) -> Plan | None:
+    plan = _xcom(dag_id, run_id, plan_task, "return_value", session)
     return Plan.from_json(plan) if isinstance(plan, dict) and "steps" in plan else None
+
+
+def _group(plan_task: str) -> str:
+    """Return what the task ids of the plan's group begin with; empty in a DAG that is one experiment."""
+    return plan_task.removesuffix(PLAN_TASK_ID)
+
+
+def _heading(plan_task: str) -> str:
+    group = _group(plan_task).removesuffix(".")
+    return f"<h2>{escaped(group)}</h2>" if group else ""
 
 
 def _xcom(dag_id: str, run_id: str, task_id: str, key: str, session: SessionDep, map_index: int = -1) -> Any:
@@ -173,7 +196,7 @@ def _table(facts: Mapping[str, Any]) -> str:
     return f"<table><tbody>{''.join(rows)}</tbody></table>"
 
 
-def _body(plan: Plan, task_page: Callable[[str], str]) -> str:
+def _body(plan: Plan, task_page: Callable[[str], str], plan_task: str = PLAN_TASK_ID) -> str:
     head = "".join(f"<th>{title}</th>" for title in TITLES)
     rows = _first(_row(step, plan.prefix, task_page(step.task_id)) for step in plan.steps)
     counts = ", ".join(f"{len(steps)} {each.value}" for each in Decision if (steps := plan.decided(each)))
@@ -182,7 +205,7 @@ def _body(plan: Plan, task_page: Callable[[str], str]) -> str:
     warnings = _first(f"<p class=warning>{escaped(warning)}</p>" for warning in plan.warnings)
     if len(rows) < len(plan.steps):
         shown = f"Only the first {len(rows)} of {len(plan.steps)} steps are shown"
-        warnings.append(f"<p class=warning>{shown}; all are in the log of the task 'plan'.</p>")
+        warnings.append(f"<p class=warning>{shown}; all are in the log of the task '{escaped(plan_task)}'.</p>")
     table = f"<table class=plan><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
     return f"{summary}{''.join(warnings)}{table}"
 

@@ -29,6 +29,9 @@ class Session:
     def scalars(self, _: object) -> Session:
         return self
 
+    def all(self) -> list[str]:
+        return ["plan"]
+
     def first(self) -> Any:
         return self.value() if callable(self.value) else self.value
 

@@ -38,13 +38,12 @@ from tradewind.steps import (
 )
 from tradewind.steps.run_values import param_default
 from tradewind.tasks.assets import step_asset
-from tradewind.tasks.context import ExperimentSettings
+from tradewind.tasks.context import OUTPUTS_TASK_ID, PLAN_TASK_ID, ExperimentSettings
 from tradewind.tasks.jobs.placement import check_function_place, check_slice_types
 from tradewind.tasks.params import PREFIX, add_run_params
 
-PLAN_TASK_ID = "plan"
 _PARSE_TIME_PREFIX = "prefix:"
-_DEFAULTS = {"retries": 3, "retry_delay": timedelta(seconds=10)}
+DEFAULTS = {"retries": 3, "retry_delay": timedelta(seconds=10)}
 _MAX_TASK_ID = 240
 """Of Airflow's 250 characters; the others are for a number."""
 _AT_ONCE = ("@once", "@continuous")
@@ -74,23 +73,13 @@ def build_dag(
     options: DagOptions = DagOptions(),
 ) -> DAG:
     """Build the DAG of an experiment; see ``tradewind.experiment_dag``."""
-    _check_timezone(dag_id, settings.timezone)
-    _check_params(dag_id, params)
-    check_bounded(dict(dag_arguments), f"DAG {dag_id!r}: its arguments", is_json=True)
-    _check_pools(dag_id, options.pools)
-    outline = resolve(steps, _PARSE_TIME_PREFIX, ParseTimeValues(frozenset(params)))
-    wanted = wanted_steps(steps)
-    if not wanted:
-        raise ExperimentError(f"DAG {dag_id!r} has no steps.")
-    all_steps = outline.steps  # also steps referenced without waiting: a run may select them
-    check_given_places(each.step for each in all_steps)
-    check_no_overlap(all_steps)
-    check_slice_types(each.step for each in all_steps)
-    for each in all_steps:
-        check_function_place(each.step)
-        check_bounded(each.step.description, f"Step {each.name!r}: description", is_json=True)
-    task_ids = _task_ids(all_steps)
-    settings = _with_author_places(settings, params, all_steps)
+    where = f"DAG {truncated_repr(dag_id)}"
+    check_timezone(where, settings.timezone)
+    _check_params(where, params)
+    check_bounded(dict(dag_arguments), f"{where}: its arguments", is_json=True)
+    default = param_default(params.get(PREFIX))
+    settings = replace(settings, default_param=default if isinstance(default, str) else None)
+    outline = outline_of(where, steps, frozenset(params), settings, options)
     with DAG(
         dag_id,
         schedule=(  # a cron text means data intervals: a night's data ends when its run starts
@@ -101,67 +90,110 @@ def build_dag(
         params={name: _airflow_param(param) for name, param in params.items()},
         **_dag_arguments(dag_id, schedule, dag_arguments, settings, options.max_concurrent),
     ) as dag:
-        plan = PlanOperator(
-            task_id=PLAN_TASK_ID,
-            steps={task_ids[resolved]: resolved.step for resolved in all_steps},
-            wanted={task_ids[outline.of(step)] for step in wanted},
-            settings=settings,
-            allow_cross_region=options.allow_cross_region,
-            doc_md="Decides which steps run and which outputs are reused. The log shows the plan as a table.",
-            outlets=(
-                [step_asset(name) for name in dict.fromkeys(step.name for step in all_steps)]
-                if options.asset_events_of_reused
-                else []
-            ),
-        )
-        _add_step_tasks(plan, all_steps, task_ids, settings, options)
+        outline.add_tasks()
     add_run_params(dag, options.selection)
     return dag
 
 
-def _check_timezone(dag_id: str, timezone: str) -> None:
+@dataclass(frozen=True)
+class Outline:
+    """The checked steps of an experiment, whose tasks are still to be made.
+
+    Attributes:
+        task_ids: Step → task id within the group or DAG. It has also steps that are referenced without waiting: a run
+            may select them.
+        wanted: The task ids of the wanted steps.
+    """
+
+    task_ids: Mapping[ResolvedStep, str]
+    wanted: frozenset[str]
+    settings: ExperimentSettings
+    options: DagOptions
+
+    def add_tasks(self, values: Mapping[str, Any] | None = None) -> list[StepOperator]:
+        """Make the plan's task and the steps' tasks in Airflow's current DAG and group; return the steps' tasks."""
+        settings, options, full_id = self.settings, self.options, self.settings.full_id
+        names = dict.fromkeys(step.name for step in self.task_ids)
+        plan = PlanOperator(
+            task_id=PLAN_TASK_ID,
+            steps={full_id(task_id): resolved.step for resolved, task_id in self.task_ids.items()},
+            wanted=set(map(full_id, self.wanted)),
+            values=values,
+            settings=settings,
+            allow_cross_region=options.allow_cross_region,
+            doc_md="Decides which steps run and which outputs are reused. The log shows the plan as a table.",
+            outlets=[step_asset(name) for name in names] if options.asset_events_of_reused else [],
+        )
+        return _add_step_tasks(plan, self.task_ids, settings, options)
+
+    def output_names(self) -> list[str]:
+        """Return a name per step's output: the step's own, numbered like its task if it is repeated."""
+        counts = Counter(step.name for step in self.task_ids)
+        return [step.name if counts[step.name] == 1 else task_id for step, task_id in self.task_ids.items()]
+
+
+def outline_of(
+    where: str,
+    steps: Sequence[ExecutorStep | InputName],
+    param_names: frozenset[str],
+    settings: ExperimentSettings,
+    options: DagOptions,
+) -> Outline:
+    """Check the steps of an experiment; ``where`` names it in messages.
+
+    Raises:
+        ExperimentError: They make no valid experiment.
+    """
+    _check_pools(where, options.pools)
+    resolved = resolve(steps, _PARSE_TIME_PREFIX, ParseTimeValues(param_names))
+    wanted = wanted_steps(steps)
+    if not wanted:
+        raise ExperimentError(f"{where} has no steps.")
+    check_given_places(each.step for each in resolved.steps)
+    check_no_overlap(resolved.steps)
+    check_slice_types(each.step for each in resolved.steps)
+    for each in resolved.steps:
+        check_function_place(each.step)
+        check_bounded(each.step.description, f"Step {each.name!r}: description", is_json=True)
+    clusters = tuple(dict.fromkeys(each.step.cluster for each in resolved.steps if each.step.cluster))
+    settings = replace(settings, clusters=clusters)
+    task_ids = _task_ids(resolved.steps, settings.group)
+    return Outline(task_ids, frozenset(task_ids[resolved.of(step)] for step in wanted), settings, options)
+
+
+def check_timezone(where: str, timezone: str) -> None:
     if not isinstance(timezone, str):
         raise ExperimentError(f"timezone must be text, but is {truncated_repr(timezone)}.")
     try:
         pendulum.timezone(timezone)
     except (ValueError, OSError):  # OSError: a name that no file can have
         raise ExperimentError(
-            f"DAG {truncated_repr(dag_id)}: there is no time zone {truncated_repr(timezone)}. Use a name like "
-            "'Europe/Berlin'."
+            f"{where}: there is no time zone {truncated_repr(timezone)}. Use a name like 'Europe/Berlin'."
         ) from None
 
 
-def _check_params(dag_id: str, params: Mapping[str, Any]) -> None:
+def _check_params(where: str, params: Mapping[str, Any]) -> None:
     """Refuse defaults that Airflow would walk forever, or show whole in its own error."""
     for name, param in params.items():
         default, schema = param_default(param), getattr(param, "schema", None)
-        where = f"DAG {truncated_repr(dag_id)}: param {truncated_repr(name)}"
-        check_bounded({"name": name, "description": getattr(param, "description", None)}, where, is_json=True)
+        of_param = f"{where}: param {truncated_repr(name)}"
+        check_bounded({"name": name, "description": getattr(param, "description", None)}, of_param, is_json=True)
         for what, value in (("", default), (" (schema)", schema)):
-            check_bounded(value, where + what, is_json=True)
+            check_bounded(value, of_param + what, is_json=True)
             try:
                 json.dumps(value)
             except (TypeError, ValueError):
                 raise ExperimentError(
-                    f"{where}{what or ' has the default'} {truncated_repr(value)}, which JSON cannot represent. Use "
-                    "text, a number, or a list or dictionary of them."
+                    f"{of_param}{what or ' has the default'} {truncated_repr(value)}, which JSON cannot represent. "
+                    "Use text, a number, or a list or dictionary of them."
                 ) from None
-
-
-def _with_author_places(
-    settings: ExperimentSettings, params: Mapping[str, Any], steps: Sequence[ResolvedStep]
-) -> ExperimentSettings:
-    """Add to the settings the author's other arguments that decide where outputs may be."""
-    default = param_default(params.get(PREFIX))
-    clusters = tuple(dict.fromkeys(each.step.cluster for each in steps if each.step.cluster))
-    return replace(settings, default_param=default if isinstance(default, str) else None, clusters=clusters)
 
 
 def _dag_arguments(
     dag_id: str, schedule: Any, given: Mapping[str, Any], settings: ExperimentSettings, max_concurrent: int | None
 ) -> dict[str, Any]:
     arguments = dict(given)
-    arguments["default_args"] = _DEFAULTS | (arguments.get("default_args") or {})
+    arguments["default_args"] = DEFAULTS | (arguments.get("default_args") or {})
     if "start_date" not in arguments and "start_date" not in arguments["default_args"]:
         if schedule is not None and arguments.get("catchup", conf.getboolean("scheduler", "catchup_by_default")):
             raise ExperimentError(
@@ -180,19 +212,15 @@ def _dag_arguments(
 
 
 def _add_step_tasks(
-    plan: PlanOperator,
-    steps: Sequence[ResolvedStep],
-    task_ids: Mapping[ResolvedStep, str],
-    settings: ExperimentSettings,
-    options: DagOptions,
-) -> None:
+    plan: PlanOperator, task_ids: Mapping[ResolvedStep, str], settings: ExperimentSettings, options: DagOptions
+) -> list[StepOperator]:
     tasks: dict[ResolvedStep, StepOperator] = {}
-    for index, resolved in enumerate(steps):
+    for index, (resolved, task_id) in enumerate(task_ids.items()):
         task = StepOperator(
-            task_id=task_ids[resolved],
+            task_id=task_id,
             step=resolved.step,
             settings=settings,
-            plan_task_id=PLAN_TASK_ID,
+            plan_task_id=plan.task_id,
             index=index,
             trigger_rule="all_done" if resolved.dispensable else "none_failed",
             doc_md=resolved.step.description,
@@ -202,6 +230,7 @@ def _add_step_tasks(
         tasks[resolved] = task
         upstream = list({id(each): each for each in (tasks[needed] for needed in resolved.dependencies)}.values())
         task.set_upstream(upstream or plan)  # the plan skips any task of the run, with or without an edge
+    return list(tasks.values())
 
 
 def _bounds(resources: Resources | None, options: DagOptions) -> dict[str, Any]:
@@ -231,25 +260,26 @@ def _pool_key(resources: Resources | None) -> str:
     return ""  # the head node and the Airflow worker are for trivial steps
 
 
-def _check_pools(dag_id: str, pools: Mapping[str, str]) -> None:
+def _check_pools(where: str, pools: Mapping[str, str]) -> None:
     if not isinstance(pools, Mapping) or not all(isinstance(text, str) for pair in pools.items() for text in pair):
-        raise ExperimentError(f"DAG {dag_id!r}: pools must map text to text, such as {{'v4-8': 'my-pool'}}.")
+        raise ExperimentError(f"{where}: pools must map text to text, such as {{'v4-8': 'my-pool'}}.")
     for key in pools.keys() - {_CPU_POOL, _GPU_POOL}:
         try:
             slice_type(key)
         except UnknownSliceTypeError as error:
             raise ExperimentError(
-                f"DAG {dag_id!r}: pools are for slice types, {_CPU_POOL!r} and {_GPU_POOL!r}: {error}"
+                f"{where}: pools are for slice types, {_CPU_POOL!r} and {_GPU_POOL!r}: {error}"
             ) from error
 
 
-def _task_ids(steps: Sequence[ResolvedStep]) -> dict[ResolvedStep, str]:
+def _task_ids(steps: Sequence[ResolvedStep], group: str) -> dict[ResolvedStep, str]:
     """Assign a task ID per step: its name without what Airflow refuses, numbered if repeated."""
     task_ids: dict[ResolvedStep, str] = {}
-    taken = {PLAN_TASK_ID}
+    taken = {PLAN_TASK_ID, OUTPUTS_TASK_ID} if group else {PLAN_TASK_ID}
+    length = _MAX_TASK_ID - len(group)
     numbers: Counter[str] = Counter()
     for step in steps:
-        base = re.sub(r"[^\w.-]+", "_", step.name).strip("_")[:_MAX_TASK_ID] or "step"
+        base = re.sub(r"[^\w.-]+", "_", step.name).strip("_")[:length] or "step"
         task_id = base
         while task_id in taken:
             numbers[base] += 1

@@ -22,8 +22,9 @@ from tradewind.tasks.cluster_slices import refuse_missing_slice_types
 from tradewind.tasks.code import code_folder
 from tradewind.tasks.context import ExperimentSettings, PlacedExperiment
 from tradewind.tasks.errors import failing_without_retry, translated_store_errors
+from tradewind.tasks.group_values import plain_value
 from tradewind.tasks.params import is_dry_run, is_verified, selection_of
-from tradewind.tasks.plan_lines import push_plan, push_skipped_tasks
+from tradewind.tasks.plan_lines import push_plan, push_skipped_tasks, push_values
 from tradewind.tasks.regions import refuse_cross_region_reads
 from tradewind.tasks.step_job import claimed_spec
 
@@ -41,18 +42,20 @@ class PlanOperator(BaseOperator):
     Args:
         steps: Task id → step, for every task of the experiment, in execution order.
         wanted: The task ids whose outputs are wanted; other tasks run only if one of these requires them.
+        values: Name → value of the run, for ``run_param(name)`` in the steps' configs (templated).
         settings: Settings that the experiment's tasks share.
         allow_cross_region: Names of steps that may read from other regions, and paths below which any step may.
     """
 
     ui_color = "#d8e2dc"
-    template_fields: Sequence[str] = ()
+    template_fields: Sequence[str] = ("values",)
 
     def __init__(
         self,
         *,
         steps: Mapping[str, ExecutorStep],
         wanted: Collection[str],
+        values: Mapping[str, Any] | None = None,
         settings: ExperimentSettings | None = None,
         allow_cross_region: Sequence[str] = (),
         **kwargs: Any,
@@ -60,20 +63,25 @@ class PlanOperator(BaseOperator):
         super().__init__(**kwargs)
         self.steps = dict(steps)
         self.wanted = frozenset(wanted)
+        self.values = dict(values or {})
         self.settings = settings or ExperimentSettings()
         self.allow_cross_region = tuple(allow_cross_region)
 
     def execute(self, context: Context) -> None:
         """Plan the run, then skip what need not run."""
         with failing_without_retry(), translated_store_errors("The plan"):
-            placed = self.settings.resolve(list(self.steps.values()), self.settings.values_of(context))
+            group = self.settings.group
+            values = {name: plain_value(f"Group {group!r}", name, value) for name, value in self.values.items()}
+            placed = self.settings.resolve(list(self.steps.values()), self.settings.values_of(context, values))
             experiment = placed.experiment
             plan = self._plan(placed, context)
             self.log.info("Plan for outputs below %s\n\n%s\n", plan.prefix, plan_table(plan))
             has_work = any(step.decision in _TO_DO for step in plan.steps)
+            if group:
+                push_values(context, values)
             push_plan(context, plan, chunks(plan) if has_work else {})
             skipped = self._skipped(plan, experiment, context)
-        if is_dry_run(context):
+        if is_dry_run(context, group):
             emit_nothing(context, [step.name for step in plan.steps])
         else:
             emit_reused(context, plan.steps)
@@ -83,14 +91,17 @@ class PlanOperator(BaseOperator):
     def _plan(self, placed: PlacedExperiment, context: Context) -> Plan:
         experiment = placed.experiment
         tasks = [(task_id, experiment.of(step)) for task_id, step in self.steps.items()]
-        outputs = read_outputs([step.output_path for _, step in tasks], verify=is_verified(context))
-        return plan_now(experiment.prefix, tasks, self.wanted, outputs, selection_of(context), roots=placed.roots)
+        outputs = read_outputs(
+            [step.output_path for _, step in tasks], verify=is_verified(context, self.settings.group)
+        )
+        selection = selection_of(context, self.settings.group)
+        return plan_now(experiment.prefix, tasks, self.wanted, outputs, selection, roots=placed.roots)
 
     def _skipped(self, plan: Plan, experiment: ResolvedExperiment, context: Context) -> list[str]:
         """Return the tasks without work under this plan; raise if the plan cannot be executed."""
-        if is_dry_run(context):
+        if is_dry_run(context, self.settings.group):
             self.log.info("Dry run: no step runs.")
-            return [step.task_id for step in plan.steps]
+            return [step.task_id for step in plan.steps] + self.settings.outputs_task_ids
         code = code_folder(context["dag"])
         to_run = [experiment.of(self.steps[planned.task_id]) for planned in plan.decided(Decision.RUN)]
         environments = Environments(code)

@@ -33,6 +33,7 @@ def choose_prefix(
     environ: Mapping[str, str],
     configured: str | None,
     bucket: Callable[[], str | None],
+    param_name: str = "prefix",
 ) -> ChosenPrefix:
     """Choose the prefix: argument, DAG param, environment, configuration, or the cluster's bucket.
 
@@ -44,14 +45,14 @@ def choose_prefix(
         UnusablePathError: It is not a path that may be opened.
         UnsupportedStoreError: It is of another store.
     """
-    given = [(argument, "The prefix"), (param, "The run's param 'prefix'")]
+    given = [(argument, "The prefix"), (param, f"The run's param {param_name!r}")]
     given += [(environ.get(name), name) for name in PREFIX_VARIABLES]
     given += [(configured, "prefix in the [tradewind] section of airflow.cfg")]
     prefix, source = next((pair for pair in given if pair[0]), (None, "The bucket of the cluster's connection"))
     prefix = prefix or bucket()
     if not prefix:
         raise MissingPrefixError(
-            "No source sets the prefix of outputs: give experiment_dag(prefix=...) or a DAG param 'prefix', set "
+            f"No source sets the prefix of outputs: give experiment_dag(prefix=...) or a DAG param {param_name!r}, set "
             "TRADEWIND_PREFIX, set prefix in the [tradewind] section of airflow.cfg, or give the cluster's connection "
             "a bucket."
         )

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pendulum
 from airflow.sdk import Context, conf
@@ -20,6 +20,7 @@ from tradewind.ray_jobs.errors import RayJobsError
 from tradewind.records.lease import HEARTBEAT_S
 from tradewind.steps import (
     ExecutorStep,
+    ExperimentError,
     ResolvedExperiment,
     RunValues,
     check_bounded,
@@ -29,10 +30,15 @@ from tradewind.steps import (
 )
 from tradewind.steps.amounts import check_amount
 from tradewind.storage import Roots
-from tradewind.tasks.params import PREFIX, is_builtin_param, without_run_params
+from tradewind.tasks.params import PREFIX, is_builtin_param, param_name
+from tradewind.tasks.plan_wait import planned_values
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
+
+PLAN_TASK_ID: Final = "plan"
+OUTPUTS_TASK_ID: Final = "outputs"
+"""First and last task of a group; a DAG that is one experiment has only the first."""
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +63,8 @@ class ExperimentSettings:
         allow_outside: Names of steps whose outputs may be anywhere, and paths below which any output may be.
         roots: Further roots that the user of the command line allows.
         has_own_prefix: The author wrote ``prefix``; otherwise it came with the run and must be below a root.
+        group: The ID of the task group in the user's own DAG; empty in a DAG that is one experiment.
+        value_names: Names of the group's values, which its plan reads from the tasks above it.
     """
 
     prefix: str | None = None
@@ -67,6 +75,17 @@ class ExperimentSettings:
     allow_outside: tuple[str, ...] = ()
     roots: tuple[str, ...] = ()
     has_own_prefix: bool = True
+    group: str = ""
+    value_names: tuple[str, ...] = ()
+
+    def full_id(self, task_id: str) -> str:
+        """Return the ID in the DAG of a task of this experiment."""
+        return f"{self.group}.{task_id}" if self.group else task_id
+
+    @property
+    def outputs_task_ids(self) -> list[str]:
+        """The task that hands the output paths of the group on; none in a DAG that is one experiment."""
+        return [self.full_id(OUTPUTS_TASK_ID)] if self.group else []
 
     def cluster_of(self, step: ExecutorStep | None) -> str:
         """Return the cluster that ``step`` runs on."""
@@ -80,12 +99,14 @@ class ExperimentSettings:
             RelativePrefixError: It is relative: its meaning depends on the process.
             OutsideRootsError: It is below no root.
         """
+        param = param_name(self.group, PREFIX)
         chosen = choose_prefix(
             self.prefix,
-            values.params.get("prefix"),
+            values.params.get(param),
             os.environ,
             conf.get("tradewind", "prefix", fallback=None),
             lambda: RayHook(self.cluster_of(None)).bucket(),
+            param,
         )
         if not deployment_roots().allow(chosen.path):
             self._all_roots().check(chosen.path, chosen.source)
@@ -116,11 +137,17 @@ class ExperimentSettings:
                 of_author.append(RayHook(cluster).bucket())
         return roots.also(path for path in of_author if path and Roots((path,)).allow(path))
 
-    def values_of(self, context: Context) -> RunValues:
-        """Return the values of the task's DAG run."""
+    def values_of(self, context: Context, given: Mapping[str, Any] | None = None) -> RunValues:
+        """Return the values of the task's DAG run; ``given`` are those of the group, if not those of its plan.
+
+        Raises:
+            AirflowSkipException, AirflowRescheduleException, PlanOutdatedError: The group has no plan, or not yet.
+        """
         run: Any = context["dag_run"]
         interval = run.data_interval_start, run.data_interval_end
-        return self.values_for(context["dag"], context["params"], run.partition_key, interval, run.run_after)
+        if given is None:
+            given = planned_values(context, self.full_id(PLAN_TASK_ID)) if self.group else {}
+        return self.values_for(context["dag"], context["params"], run.partition_key, interval, run.run_after, given)
 
     def values_for(
         self,
@@ -129,16 +156,26 @@ class ExperimentSettings:
         partition_key: str | None,
         interval: tuple[Any, Any],
         run_after: Any,
+        given: Mapping[str, Any] | None = None,
     ) -> RunValues:
         """Return the values of a run of ``dag``, due at ``run_after``, with or without a data interval.
 
         Its night is the date on which the interval starts; without an interval, that of the last midnight. An empty
         interval is none: Airflow gives one to a manual run on the day on which the clocks skip its schedule's hour.
+
+        Raises:
+            ExperimentError: One of the group's values is not ``given``.
         """
+        given = given or {}
+        if missing := [name for name in self.value_names if name not in given]:
+            raise ExperimentError(
+                f"Group {self.group!r}: a run's tasks give it {', '.join(map(repr, missing))}, so its steps have no "
+                "versions without a run."
+            )
         start, end = interval if interval[0] != interval[1] else (None, None)
         moment = pendulum.instance(start or run_after).in_timezone(self.timezone)
         return RunValues(
-            params=_params(dag, without_run_params(params)),
+            params=_params(dag, params, param_name(self.group, PREFIX)) | dict(given),
             night=moment.date() if start else moment.subtract(days=1).date(),
             partition_key=partition_key,
             data_interval_start=_iso(start),
@@ -146,17 +183,20 @@ class ExperimentSettings:
         )
 
 
-def _params(dag: DAG, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the run's params, coerced to their schemas, so that ``1`` and ``1.0`` from JSON make one version."""
+def _params(dag: DAG, given: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """Return the run's params, coerced to their schemas, so that ``1`` and ``1.0`` from JSON make one version.
+
+    Tradewind's own are not among them, but the param of the prefix, which an author may declare too.
+    """
     declared = dag.params
     params = {}
     for name, value in given.items():
-        if name == PREFIX and name not in declared:
-            logger.warning("DAG %r declares no param 'prefix', so the prefix in the run's conf is ignored.", dag.dag_id)
+        if name == prefix and name not in declared:
+            logger.warning("DAG %r declares no param %r, so the one in the run's conf is ignored.", dag.dag_id, name)
             continue
-        if name == PREFIX and value is None and is_builtin_param(declared.get_param(name)):
-            continue  # an empty field of the trigger form
         param = declared.get_param(name) if name in declared else None
+        if param is not None and is_builtin_param(param) and (name != prefix or value is None):
+            continue  # None: an empty field of the trigger form
         check_bounded(value, f"param {truncated_repr(name)}", is_json=True)
         schema, default = (param.schema, param.value) if param is not None else (None, None)
         params[name] = coerce_param(value, schema, default)

@@ -1,6 +1,7 @@
 """Params of the trigger form: which steps to run, which to rerun, or only to plan.
 
-These params are Tradewind's own. They are not run values: they never reach a config or a version.
+These params are Tradewind's own. They are not run values: they never reach a config or a version. Those of a group in
+a user's own DAG begin with the group's ID, such as ``train.force``: a DAG may have several groups.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from airflow.sdk import DAG
 
 FORM_SECTION: Final = "Tradewind"
+_GROUP_SECTION: Final = f"{FORM_SECTION}: "
 DRY_RUN: Final = "dry_run"
 VERIFY: Final = "verify"
 PREFIX: Final = "prefix"
@@ -65,78 +67,83 @@ RUN_PARAMS: Final = frozenset(_FORM)
 _SELECTION_PARAMS: Final = tuple(name for name in _FORM if name not in (VERIFY, DRY_RUN))
 
 
-def add_run_params(dag: DAG, defaults: Selection) -> None:
-    """Add the params of every experiment to ``dag``.
+def param_name(group: str, field: str) -> str:
+    """Return the name of a field's param in the form; ``group`` is empty in a DAG that is one experiment."""
+    return f"{group}.{field}" if group else field
+
+
+def add_run_params(dag: DAG, defaults: Selection, group: str = "") -> None:
+    """Add the params of an experiment to ``dag``.
 
     Call it after the tasks exist: Airflow serializes a copy of the DAG's params with every task added later.
 
     Raises:
         ExperimentError: The DAG has a param with the name of a Tradewind param.
     """
-    if taken := sorted(RUN_PARAMS & set(dag.params)):
+    form = {param_name(group, field): param for field, param in _form(defaults, group).items()}
+    if taken := sorted(form.keys() & set(dag.params)):
         raise ExperimentError(
             f"DAG {dag.dag_id!r}: every experiment has {', '.join(map(repr, taken))} in its trigger form already. "
             "Rename your own param, or set its default in experiment_dag."
         )
-    dag.params.update(_form(defaults))
-    if PREFIX not in dag.params:
-        dag.params.update({PREFIX: _prefix_param()})
+    dag.params.update(form)
+    if (prefix := param_name(group, PREFIX)) not in dag.params:
+        dag.params.update({prefix: _prefix_param(group)})
 
 
 def is_builtin_param(param: AirflowParam) -> bool:
     """Whether Tradewind adds this param to the form."""
-    return param.schema.get("section") == FORM_SECTION
+    section = param.schema.get("section") or ""
+    return section == FORM_SECTION or section.startswith(_GROUP_SECTION)
 
 
-def without_run_params(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the params of the experiment itself."""
-    return {name: value for name, value in params.items() if name not in RUN_PARAMS}
-
-
-def selection_of(context: Context) -> Selection:
+def selection_of(context: Context, group: str = "") -> Selection:
     """Return the selection in the run's trigger form.
 
     Raises:
         SelectionError: An expression is not a regular expression.
     """
-    return selection_in(context["params"])
+    return selection_in(context["params"], group)
 
 
-def selection_in(params: Mapping[str, Any]) -> Selection:
+def selection_in(params: Mapping[str, Any], group: str = "") -> Selection:
     """Return the selection in a run's params; missing ones take the defaults of ``Selection``.
 
     Raises:
         SelectionError: An expression is not a regular expression.
     """
-    given = {name: params[name] for name in _SELECTION_PARAMS if params.get(name) is not None}
+    given = {name: value for name in _SELECTION_PARAMS if (value := params.get(param_name(group, name))) is not None}
     for name in ("run_only", "force"):
         if isinstance(given.get(name), list):
             given[name] = [line for line in given[name] if line.strip()]  # empty lines of the form
     return Selection(**given)
 
 
-def is_dry_run(context: Context) -> bool:
-    """Whether the run ends with its plan."""
-    return bool(context["params"].get(DRY_RUN, False))
+def is_dry_run(context: Context, group: str = "") -> bool:
+    """Whether the run of the experiment ends with its plan."""
+    return bool(context["params"].get(param_name(group, DRY_RUN), False))
 
 
-def is_verified(context: Context) -> bool:
+def is_verified(context: Context, group: str = "") -> bool:
     """Whether reused outputs are compared with their manifests."""
-    return bool(context["params"].get(VERIFY, False))
+    return bool(context["params"].get(param_name(group, VERIFY), False))
 
 
-def _form(defaults: Selection) -> dict[str, AirflowParam]:
+def _section(group: str) -> str:
+    return f"{_GROUP_SECTION}{group}" if group else FORM_SECTION
+
+
+def _form(defaults: Selection, group: str) -> dict[str, AirflowParam]:
     values = {name: getattr(defaults, name) for name in _SELECTION_PARAMS} | {VERIFY: False, DRY_RUN: False}
     plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
     return {
-        name: AirflowParam(plain[name], description, source="dag", title=title, section=FORM_SECTION, **schema)
+        name: AirflowParam(plain[name], description, source="dag", title=title, section=_section(group), **schema)
         for name, (title, schema, description) in _FORM.items()
     }
 
 
-def _prefix_param() -> AirflowParam:
+def _prefix_param(group: str) -> AirflowParam:
     """Return the param of this run's prefix. It is a param of the experiment, since an author may declare it too."""
     description = "The prefix of this run's outputs, if not the usual one: a path below an allowed root."
-    return AirflowParam(
-        None, description, source="dag", title="Prefix", section=FORM_SECTION, type=["string", "null"], maxLength=4096
-    )
+    schema = {"section": _section(group), "type": ["string", "null"], "maxLength": 4096}
+    return AirflowParam(None, description, source="dag", title="Prefix", **schema)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from airflow.sdk import Context
@@ -13,6 +13,7 @@ from tradewind.tasks.address import clears_now
 from tradewind.tasks.errors import PlanOutdatedError
 
 _SKIPPED_KEY: Final = "left_alone"
+_VALUES_KEY: Final = "values"
 
 
 def push_plan(context: Context, plan: Plan, chunks: dict[str, dict[str, Any]]) -> None:
@@ -21,6 +22,19 @@ def push_plan(context: Context, plan: Plan, chunks: dict[str, dict[str, Any]]) -
     ti.xcom_push(key="return_value", value=plan.to_json())
     for key, chunk in chunks.items():
         ti.xcom_push(key=key, value=chunk)
+
+
+def push_values(context: Context, values: Mapping[str, Any]) -> None:
+    """Push the values that the plan of a group was made with, for its other tasks."""
+    ti: Any = context["ti"]
+    ti.xcom_push(key=_VALUES_KEY, value=dict(values))
+
+
+def pull_values(context: Context, plan_task_id: str) -> dict[str, Any] | None:
+    """Return the values that the plan of a group was made with; None without a plan."""
+    ti: Any = context["ti"]
+    values: Any = ti.xcom_pull(task_ids=plan_task_id, key=_VALUES_KEY)
+    return values if isinstance(values, dict) else None
 
 
 def planned_step(context: Context, plan_task_id: str, index: int) -> PlannedStep | None:
@@ -35,6 +49,19 @@ def planned_step(context: Context, plan_task_id: str, index: int) -> PlannedStep
     chunk = ti.xcom_pull(task_ids=plan_task_id, key=chunk_key(index)) or ti.xcom_pull(task_ids=plan_task_id)
     try:
         return planned_in(chunk, ti.task_id) if chunk else None
+    except BadPlanError as error:
+        raise PlanOutdatedError(str(error)) from None
+
+
+def whole_plan(context: Context, plan_task_id: str) -> Plan:
+    """Return the run's plan.
+
+    Raises:
+        PlanOutdatedError: The XCom is not a plan.
+    """
+    ti: Any = context["ti"]
+    try:
+        return Plan.from_json(ti.xcom_pull(task_ids=plan_task_id))
     except BadPlanError as error:
         raise PlanOutdatedError(str(error)) from None
 

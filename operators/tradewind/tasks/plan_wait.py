@@ -12,14 +12,14 @@ import logging
 import os
 import time
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowRescheduleException, AirflowSkipException
 
 from tradewind.tasks.address import states_now
 from tradewind.tasks.errors import PlanOutdatedError
-from tradewind.tasks.plan_lines import was_skipped_by_plan
+from tradewind.tasks.plan_lines import pull_values, was_skipped_by_plan
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +55,27 @@ def await_plan(context: Context, plan_task_id: str) -> None:
         time.sleep(POLL_S)
     logger.info("Task %r has not ended yet. Waiting for the new plan.", plan_task_id)
     raise AirflowRescheduleException(datetime.now(UTC) + timedelta(seconds=RESCHEDULE_S))
+
+
+def planned_values(context: Context, plan_task_id: str) -> dict[str, Any]:
+    """Return the values that the plan of a task group was made with.
+
+    The plan has none while it is made again, and if it was skipped with what is upstream of the group.
+
+    Raises:
+        AirflowSkipException: The plan was skipped.
+        AirflowRescheduleException: The plan has not ended yet.
+        PlanOutdatedError: The plan's task failed, or did not run.
+    """
+    values = pull_values(context, plan_task_id)
+    if values is None:
+        await_plan(context, plan_task_id)
+        values = pull_values(context, plan_task_id)
+    if values is not None:
+        return values
+    if states_now(context, [plan_task_id]).get(plan_task_id) == "skipped":
+        raise AirflowSkipException(f"Task {plan_task_id!r} was skipped, so its group has nothing to do.")
+    raise PlanOutdatedError(f"Task {plan_task_id!r} has left no plan. Run it first: clear it and this task.")
 
 
 def skip_if_not_planned(context: Context, plan_task_id: str) -> None:

@@ -128,13 +128,13 @@ def collect_garbage(arguments: argparse.Namespace) -> int:
     _check_all_loaded(experiments, arguments.delete)
     runs = _active_runs(arguments.delete)
     choices = _choices(experiments, named, dict(arguments.params))
-    prefixes = [arguments.prefix] if arguments.prefix else _prefixes(named or experiments.by_dag)
+    prefixes = [arguments.prefix] if arguments.prefix else _prefixes(named or experiments.by_id)
     if not prefixes:
         raise UsageError("no DAG has a prefix: give --prefix.")
     needs = _needs(choices, prefixes)
     _add_active(needs, runs, experiments, prefixes)
     names = frozenset().union(*(experiment.step_names for experiment in named.values())) if named else None
-    all_prefixes = frozenset([*prefixes, *_all_prefixes(experiments.by_dag)])
+    all_prefixes = frozenset([*prefixes, *_all_prefixes(experiments.by_id)])
     others = all_prefixes.difference(prefixes)
     sweeps = find_garbage_below(prefixes, needs, arguments.older_than, names, also_below=others)
     return _Report(arguments.json, arguments.delete, all_prefixes).write(sweeps)
@@ -249,33 +249,33 @@ def _active_runs(deletes: bool) -> list[ActiveRun]:
 
 
 def _choices(
-    experiments: Experiments, named: Collection[str], params: Mapping[str, str]
+    experiments: Experiments, named: Mapping[str, Experiment], params: Mapping[str, str]
 ) -> list[tuple[Experiment, RunChoice]]:
     """Return every DAG with its default params, and the named ones also with the given params.
 
     Raises:
         UsageError: A named DAG does not take the given params.
     """
-    given = [(experiments.by_dag[dag_id], RunChoice(params)) for dag_id in named] if params else []
+    given = [(experiment, RunChoice(params)) for experiment in named.values()] if params else []
     for experiment, choice in given:
         experiment.values(choice)
-    return [*((experiment, RunChoice()) for experiment in experiments.by_dag.values()), *given]
+    return [*((experiment, RunChoice()) for experiment in experiments.by_id.values()), *given]
 
 
-def _prefixes(by_dag: Mapping[str, Experiment]) -> list[str]:
+def _prefixes(by_id: Mapping[str, Experiment]) -> list[str]:
     """Return the prefixes of these DAGs' outputs, without prefixes inside another one."""
-    found = _all_prefixes(by_dag)
+    found = _all_prefixes(by_id)
     return sorted(path for path in found if not any(path.startswith(f"{other}/") for other in found))
 
 
-def _all_prefixes(by_dag: Mapping[str, Experiment]) -> set[str]:
+def _all_prefixes(by_id: Mapping[str, Experiment]) -> set[str]:
     """Return also nested prefixes: a search from the outer one may skip hidden folders and links."""
     found: set[str] = set()
-    for dag_id, experiment in by_dag.items():
+    for id_, experiment in by_id.items():
         try:
             found.add(experiment.prefix(RunChoice()).rstrip("/"))
         except (RayJobsError, ExperimentError, StorageError, UsageError) as error:
-            say(f"DAG {dag_id}: {error}")
+            say(f"DAG {id_}: {error}")
     return found
 
 
@@ -288,7 +288,7 @@ def _needs(choices: Collection[tuple[Experiment, RunChoice]], prefixes: Collecti
         try:
             _add_steps(needs, experiment, experiment.values(choice), prefixes)
         except (ExperimentError, StorageError, UsageError) as error:  # no run of this DAG could start
-            say(f"All outputs of the steps of DAG {experiment.dag.dag_id} are kept: {error}")
+            say(f"All outputs of the steps of DAG {experiment.id} are kept: {error}")
             needs.names |= experiment.step_names
     return needs
 
@@ -297,15 +297,12 @@ def _add_active(
     needs: RequiredOutputs, runs: Collection[ActiveRun], experiments: Experiments, prefixes: Collection[str]
 ) -> None:
     """Add the outputs that active runs require, with their own params, dates and partition keys."""
-    for run in runs:
-        experiment = experiments.by_dag.get(run.dag_id)
-        if experiment is None:
-            continue  # not a DAG of ``experiment_dag``
+    for run, experiment in [(each, one) for each in runs for one in experiments.of_dag(each.dag_id)]:
         try:
             _add_steps(needs, experiment, run.values(experiment), prefixes)
         except Exception as error:  # params may raise any error; the run may still require outputs
             why = str(error).splitlines()[0] if str(error) else type(error).__name__
-            say(f"All outputs of the steps of DAG {run.dag_id} are kept, for its active run {run.run_id}: {why}")
+            say(f"All outputs of the steps of DAG {experiment.id} are kept, for its active run {run.run_id}: {why}")
             needs.names |= experiment.step_names
 
 

@@ -83,7 +83,7 @@ class ExperimentRun:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A DAG that ``experiment_dag`` made.
+    """A DAG that ``experiment_dag`` made, or one group of steps in a user's DAG.
 
     Attributes:
         bundle_version: The version of the code that was read; None if its bundle has no versions.
@@ -92,6 +92,12 @@ class Experiment:
     dag: DAG
     operator: PlanOperator
     bundle_version: str | None = None
+
+    @property
+    def id(self) -> str:
+        """What a command calls it: the DAG's id, and the group's after a colon, which no DAG's id has."""
+        group = self.operator.settings.group
+        return f"{self.dag.dag_id}:{group}" if group else self.dag.dag_id
 
     @property
     def step_names(self) -> frozenset[str]:
@@ -126,7 +132,8 @@ class Experiment:
             UsageError: The DAG can have no such run.
             MissingPrefixError: Nothing gives a prefix.
         """
-        return self.settings(choice.prefix).prefix_of(self.values(choice))
+        without = dict.fromkeys(self.operator.settings.value_names)  # no value decides where outputs are
+        return self.settings(choice.prefix).prefix_of(self._values(choice, without))
 
     def selection(self, choice: RunChoice) -> Selection:
         """Return the step selection in the DAG's params.
@@ -137,7 +144,7 @@ class Experiment:
         """
         from tradewind.tasks.params import selection_in
 
-        return selection_in(run_params(self.dag, choice.params))
+        return selection_in(self._params(choice), self.operator.settings.group)
 
     def settings(self, prefix: str | None) -> ExperimentSettings:
         """Return the settings that the DAG's tasks share, with the prefix if given."""
@@ -150,15 +157,29 @@ class Experiment:
         Raises:
             UsageError: A param does not exist or does not fit, or the DAG has no run for that night.
         """
+        names = self.operator.settings.value_names
+        given = {name: _parsed(text) for name, text in choice.params.items() if name in names}
+        if missing := [name for name in names if name not in given]:
+            options = " ".join(f"--param {name}=VALUE" for name in missing)
+            raise UsageError(
+                f"{self.id}: the run's tasks give {', '.join(map(repr, missing))}. Give them as {options}."
+            )
+        return self._values(choice, given)
+
+    def _params(self, choice: RunChoice) -> dict[str, Any]:
+        names = self.operator.settings.value_names
+        return run_params(self.dag, {name: text for name, text in choice.params.items() if name not in names})
+
+    def _values(self, choice: RunChoice, given: Mapping[str, Any]) -> RunValues:
         import pendulum
 
         settings = self.operator.settings
-        params = run_params(self.dag, choice.params)
+        params = self._params(choice)
         run_after = pendulum.now("UTC")
         if choice.night is not None:
             run_after = _midnight(choice.night, settings.timezone).add(days=1)
         interval = data_interval(self.dag, choice, settings.timezone)
-        return settings.values_for(self.dag, params, choice.partition, interval, run_after)
+        return settings.values_for(self.dag, params, choice.partition, interval, run_after, given)
 
 
 @dataclass(frozen=True)
@@ -166,21 +187,30 @@ class Experiments:
     """Experiments in the deployment's DAG files.
 
     Attributes:
-        by_dag: The experiments by DAG id.
+        by_id: The experiments by their ids.
         problems: Bundle or file → why it could not be loaded; its DAGs are unknown.
     """
 
-    by_dag: Mapping[str, Experiment]
+    by_id: Mapping[str, Experiment]
     problems: Mapping[str, str]
 
+    def of_dag(self, dag_id: str) -> list[Experiment]:
+        """Return the experiments of a DAG: itself, or its groups."""
+        return [each for each in self.by_id.values() if each.dag.dag_id == dag_id]
+
     def of(self, dag_id: str) -> Experiment:
-        """Return the experiment of this DAG id.
+        """Return the experiment of this id, or the only one of this DAG.
 
         Raises:
             CommandError: It does not exist.
+            UsageError: The DAG has several groups.
         """
-        if dag_id in self.by_dag:
-            return self.by_dag[dag_id]
+        if dag_id in self.by_id:
+            return self.by_id[dag_id]
+        if len(groups := self.of_dag(dag_id)) == 1:
+            return groups[0]
+        if groups:
+            raise UsageError(f"DAG {dag_id!r} has several groups: name {' or '.join(each.id for each in groups)}.")
         problems = [f" {where} could not be loaded: {why}" for where, why in self.problems.items()]
         if (more := len(problems) - _MAX_PROBLEMS) > 0:
             problems[_MAX_PROBLEMS:] = [f" {more} more could not be loaded."]
@@ -195,7 +225,7 @@ class Experiments:
                 "'airflow dags list --local' lists the DAGs."
             )
         file = os.path.realpath(word)
-        dags = [repr(id_) for id_, each in self.by_dag.items() if os.path.realpath(each.dag.fileloc) == file]
+        dags = [repr(id_) for id_, each in self.by_id.items() if os.path.realpath(each.dag.fileloc) == file]
         if dags:
             more = f" and {len(dags) - _MAX_NAMED} more" if len(dags) > _MAX_NAMED else ""
             return f"{word!r} is a file, not a DAG id. Its DAGs are {', '.join(dags[:_MAX_NAMED])}{more}."
@@ -213,9 +243,9 @@ def load_experiment(dag_id: str) -> Experiment:
         UsageError: Airflow is not installed.
     """
     if not dag_id.endswith(".py"):
-        with _only_dag(dag_id):
+        with _only_dag(dag_id.partition(":")[0]):
             found = load_experiments()
-        if dag_id in found.by_dag or found.problems:
+        if dag_id in found.by_id or found.of_dag(dag_id) or found.problems:
             return found.of(dag_id)
     return load_experiments().of(dag_id)
 
@@ -270,10 +300,11 @@ def _load_bundle(bundle: Any, experiments: dict[str, Experiment], problems: dict
         problems[file] = error.strip().splitlines()[-1]
     version = bundle.get_current_version()
     version = getattr(version, "version", version)  # a plain text in older bundles
-    for dag_id, dag in bag.dags.items():
+    for dag in bag.dags.values():
         for task in dag.tasks:
             if isinstance(task, PlanOperator):
-                experiments[dag_id] = Experiment(dag, task, version)
+                experiment = Experiment(dag, task, version)
+                experiments[experiment.id] = experiment
 
 
 def run_params(dag: DAG, given: Mapping[str, str]) -> dict[str, Any]:
@@ -297,6 +328,14 @@ def run_params(dag: DAG, given: Mapping[str, str]) -> dict[str, Any]:
         raise UsageError(f"DAG {dag.dag_id!r}: {str(error).splitlines()[0]}") from None
 
 
+def _parsed(text: str) -> Any:
+    """Convert a text to the JSON that it is, else keep it."""
+    try:
+        return parse(text)
+    except ValueError:
+        return text
+
+
 def _read_as(text: str, param: Any) -> Any:
     """Convert a text for the param: a text param keeps it, others parse it as JSON that fits the schema."""
     from airflow.sdk.exceptions import ParamValidationError
@@ -304,10 +343,7 @@ def _read_as(text: str, param: Any) -> Any:
     json_type = param.schema.get("type")
     if json_type == "string" or (json_type is None and isinstance(param.value, str)):
         return text
-    try:
-        value = parse(text)
-    except ValueError:
-        return text
+    value = _parsed(text)
     for reading in (value, text):
         with contextlib.suppress(ParamValidationError):
             return copy.deepcopy(param).resolve(value=reading)
