@@ -221,5 +221,7 @@ def test_package_imports_without_airflow() -> None:
         "import os; os.environ['TRADEWIND_STEP'] = 'x'\n"
         f"sys.path.insert(0, {str(REPOSITORY / 'dags')!r})\n"
         "import hello_world, nightly_code_lm\n"
+        "from tradewind.serialization.references import Reference\n"
+        "assert Reference('ingest_train_publish', 'fit').load().__name__ == 'fit'\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+from tradewind.serialization import absent_airflow
 from tradewind.serialization.errors import FunctionImportError, SpecError
 from tradewind.steps import ClusterValue, ModuleReference, cluster_reference, plain_function
 from tradewind.steps.stable_json import SYNTHETIC_MODULES
@@ -116,7 +117,7 @@ class Reference:
             FunctionImportError: The module is missing, fails on import, or lacks the name.
         """
         try:
-            return self._import()
+            return self._import_anywhere()
         except Exception as error:
             if not _needs_old_names(error) or self.module.partition(".")[0] in _LIBRARIES:
                 raise self._unimportable(error) from error
@@ -125,6 +126,15 @@ class Reference:
             return self._import()
         except Exception as error:
             raise self._unimportable(error) from error
+
+    def _import_anywhere(self) -> Any:
+        try:
+            return self._import()
+        except ModuleNotFoundError as error:
+            if not absent_airflow.is_absent(error):
+                raise
+        absent_airflow.provide()
+        return self._import()
 
     def _import(self) -> Any:
         found: Any = importlib.import_module(self.module)
@@ -173,8 +183,10 @@ def find_legacy_modules(*, with_names: bool = False) -> None:
 
 
 def legacy_worker_hook() -> dict[str, str] | None:
-    """Return a ``runtime_env`` whose Ray workers import legacy names as well, if this process does."""
-    return {"worker_process_setup_hook": f"{_OLD_NAMES}.provide"} if uses_legacy_names() else None
+    """Return a ``runtime_env`` whose Ray workers import what this process does: legacy names, or absent modules."""
+    if uses_legacy_names():
+        return {"worker_process_setup_hook": f"{_OLD_NAMES}.provide"}
+    return {"worker_process_setup_hook": f"{absent_airflow.__name__}.provide"} if absent_airflow.is_provided() else None
 
 
 def reference_to(target: Any, code: CodeFolder) -> Reference:
