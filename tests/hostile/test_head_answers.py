@@ -23,6 +23,7 @@ from tradewind.ray_jobs.details import JobDetails, submitted_jobs
 from tradewind.ray_jobs.errors import RayUnreachableError
 from tradewind.ray_jobs.nodes import fetch_living, fetch_nodes, parse_node_types
 from tradewind.ray_jobs.probe import check_connection, version_in
+from tradewind.ray_jobs.usage import fetch_usage, may_wait
 
 
 class AnyAnswer(BaseHTTPRequestHandler):
@@ -82,6 +83,28 @@ def test_malformed_node_response_is_reported_in_one_sentence(body: bytes, head: 
             assert not nodes or "node_id" in body.decode()
     with pytest.raises(RayUnreachableError):
         check_connection(head)
+
+
+TABLES = ["jobs", "tasks", "actors", "placement_groups"]
+ROWS = [
+    {"data": {"result": {"result": rows}}}
+    for rows in (7, [7], [[]], [{}], [{"creator_job_id": "1", "state": "PENDING", "bundles": [7]}])
+] + [{"data": {"result": {"result": [{"job_id": "1", "required_resources": {"CPU": "x"}, "creation_time_ms": []}]}}}]
+
+
+@pytest.mark.parametrize("body", [*MALFORMED, *(json.dumps(rows).encode() for rows in ROWS)], ids=repr)
+def test_malformed_usage_is_reported_in_one_sentence(body: bytes, head: RayCluster) -> None:
+    for table in TABLES:
+        AnyAnswer.bodies = {f"/api/v0/{name}": b'{"data": {"result": {"result": []}}}' for name in TABLES}
+        AnyAnswer.bodies[f"/api/v0/{table}"] = AnyAnswer.bodies["/api/cluster_status"] = body
+        with suppress(RayUnreachableError):
+            assert ask(head, may_wait) is True
+        try:
+            usage = ask(head, fetch_usage)
+        except RayUnreachableError as error:
+            assert str(error).startswith("Ray cluster 'mad'") and len(str(error)) < 300
+        else:
+            assert not usage.waiting and not usage.holding, table
 
 
 @pytest.mark.parametrize("body", VERSIONS, ids=lambda body: repr(body)[:40])

@@ -7,20 +7,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 from collections.abc import Iterator, Sequence
 
 import pytest
 
 from tests.ray_jobs.autoscaled import AutoscaledRay
 from tests.support.shared_clusters import shared_cluster
-from tests.support.waiting import until
+from tests.support.waiting import limit_s, until
 from tradewind.ray_jobs.api import JobsApi
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.demand import Demand, PendingReason, cached_answer, explain_pending, explain_pending_job
+from tradewind.ray_jobs.follow.follow import follow_job
+from tradewind.ray_jobs.follow.log_lines import JobLog
 from tradewind.ray_jobs.follow.outcomes import Ending, EndingKind, judge_ending
 from tradewind.ray_jobs.nodes import NodeInfo, NodeType, fetch_nodes, parse_node_types
 from tradewind.ray_jobs.request import JobRequest
+from tradewind.ray_jobs.usage import ACTOR, DRIVER, TASK, Usage, Work
 from tradewind.rehearsal.local.processes import LocalStack
 from tradewind.rehearsal.local.ray import LocalRay, LocalSlice
 
@@ -57,9 +61,8 @@ def test_demand_infeasible_without_autoscaler_after_grace_only() -> None:
 def test_dead_or_busy_node_is_waited_for_without_limit() -> None:
     dead = explain(TPUS, HEAD, DEAD, waited_s=1e6)
     assert not dead.is_infeasible and "s1 could, but is gone (preempted)" in dead.text
-    assert explain(Demand({"CPU": 4.0}), HEAD, waited_s=1e6) == PendingReason(
-        "every node that can serve 4 CPU is busy (10.0.0.1: 2 of 8 CPU free); waiting for free resources."
-    )
+    busy = "every node that can serve 4 CPU is busy (10.0.0.1: 2 of 8 CPU free); waiting for free resources."
+    assert explain(Demand({"CPU": 4.0}), HEAD, waited_s=1e6).text == busy
 
 
 def test_job_reported_starting_when_capacity_free_or_unknown() -> None:
@@ -71,7 +74,7 @@ def test_job_reported_starting_when_capacity_free_or_unknown() -> None:
 def test_autoscaler_types_decide_at_once_whether_to_wait() -> None:
     kinds = [V4, NodeType("off", {"GPU": 9.0}, max_count=0)]
     fits = explain(TPUS, HEAD, kinds=kinds, waited_s=1e6)
-    assert fits == PendingReason("the autoscaler can add v4 for 4 TPU; waiting for a node.")
+    assert fits == PendingReason("the autoscaler can add v4 for 4 TPU", "waiting for a node")
     never = explain(Demand({"GPU": 1.0}), HEAD, kinds=kinds)
     assert never.is_infeasible and "can serve 1 GPU" in never.text
     assert never.text.endswith("the autoscaler can add v4 with 4 CPU, 4 TPU.")
@@ -136,6 +139,26 @@ async def test_cancelled_caller_leaves_shared_response_to_others() -> None:
             await cancelled
 
 
+def test_holders_are_named_by_kind_and_largest_first() -> None:
+    drivers = [Work(f"job{number}", DRIVER, {"CPU": 1.0, "memory": 2.0 * GB}) for number in range(4)]
+    usage = Usage(holding=[*drivers, *[Work("job0\n", ACTOR, {"CPU": 0.5})] * 6, Work("0a", TASK, {"CPU": 2.0})])
+    assert usage.holders({"memory", "CPU", "GPU"}) == (
+        "CPU is held by the drivers of job0 (1), job1 (1), job2 (1), the actors of job0 (3), the Ray tasks of 0a (2) "
+        "and 1 more. memory is held by the drivers of job0 (2.0 GiB), job1 (2.0 GiB), job2 (2.0 GiB), job3 (2.0 GiB)."
+    )
+    assert usage.only_drivers_hold({"memory"}) and not usage.only_drivers_hold({"CPU"})
+    assert usage.holders({"GPU"}) == "" and not usage.only_drivers_hold({"GPU"})
+
+
+def test_missing_type_of_gpu_is_named() -> None:
+    typed = Demand({"GPU": 1.0, "accelerator_type:A100": 0.001})
+    assert explain(typed, HEAD).text == "no node has a GPU of type A100; waiting, since a node may still join."
+    gpus = NodeInfo("g", "10.0.0.4", total={"GPU": 1.0, "accelerator_type:A100": 1.0}, free={})
+    assert explain(typed, gpus).text.startswith(
+        "every node that can serve 1 GPU of type A100 is busy (10.0.0.4: 0 of 1"
+    )
+
+
 # ---- on real heads
 
 
@@ -152,13 +175,39 @@ def until_text(address: str, demand: Demand, text: str) -> PendingReason:
     return ask(address, demand)
 
 
+WAITS_FOR_ITSELF = shlex.join(
+    [
+        "python",
+        "-c",
+        """
+import ray
+ray.init()
+task = ray.remote(num_cpus=0, resources={"my_slice": 0.5})(lambda: None)
+ray.get([task.remote(), task.remote()])
+""",
+    ]
+)
+
+
+async def first_notice(cluster: RayCluster, job: str) -> str:
+    """Follow a job up to the first notice of its two Ray tasks."""
+    notices: asyncio.Queue[str] = asyncio.Queue()
+    following = asyncio.create_task(follow_job(cluster, job, log=JobLog(lambda lines: None), notice=notices.put_nowait))
+    try:
+        while "2 of its" not in (notice := await asyncio.wait_for(notices.get(), limit_s())):
+            pass
+        return notice
+    finally:
+        following.cancel()
+
+
 @pytest.fixture(scope="module")
 def ray() -> LocalRay:
     return shared_cluster("open")
 
 
 @pytest.mark.ray
-def test_plain_cluster_explains_busy_missing_and_lost_nodes(ray: LocalRay) -> None:
+def test_plain_cluster_explains_busy_missing_and_lost_nodes(ray: LocalRay, monkeypatch: pytest.MonkeyPatch) -> None:
     async def nodes() -> list[NodeInfo]:
         async with JobsApi(RayCluster("here", ray.address)) as api:
             return await fetch_nodes(api)
@@ -167,10 +216,25 @@ def test_plain_cluster_explains_busy_missing_and_lost_nodes(ray: LocalRay) -> No
     assert head.is_alive and head.total["CPU"] == 2.0 and head.ip.startswith("127.")
     jobs = RayJobs(RayCluster("here", ray.address))
     ray.start_slice(LocalSlice("my_slice", "v4-8"))
-    jobs.submit_or_attach(JobRequest("holds", "sleep 600", resources={"my_slice": 0.75}))
+    jobs.submit_or_attach(JobRequest("holds", WAITS_FOR_ITSELF, resources={"my_slice": 0.75}))
     half = Demand({"my_slice": 0.5})
-    busy = until_text(ray.address, half, "is busy (my_slice: 0.25 of 1 my_slice free)")
-    assert not busy.is_infeasible
+    why = "is busy (my_slice: 0.25 of 1 my_slice free)"
+    held = "my_slice is held by the driver of holds (0.75)."
+    assert not until_text(ray.address, half, f"{why}; waiting for free resources. {held}").is_infeasible
+    with monkeypatch.context() as patched:
+        for name, seconds in {
+            "demand.CACHE_TTL_S": 0.0,
+            "demand.MIN_WAIT_S": 0.0,
+            "follow.follow.FIRST_NOTICE_S": 0.1,
+        }.items():
+            patched.setattr(f"tradewind.ray_jobs.{name}", seconds)
+        for name in ("CACHE_TTL_S", "NOTICE_INTERVAL_S"):
+            patched.setattr(f"tradewind.ray_jobs.follow.follow.{name}", 0.5)
+        assert asyncio.run(first_notice(jobs.cluster, "holds")) == (
+            "Ray job holds runs, but 2 of its Ray tasks wait for 0.5 my_slice each: every node that can serve 0.5 "
+            f"my_slice {why}. {held} Drivers hold theirs to their end: run fewer of these jobs at once, or request "
+            "less for their drivers."
+        )
     never = Demand({"other": 1.0})
     assert not ask(ray.address, never).is_infeasible
     assert ask(ray.address, never, waited_s=3600.0).is_infeasible

@@ -140,8 +140,10 @@ def test_lines_close_in_time_are_given_together() -> None:
     assert reader.batches == [] and log.position == LogPosition()
     reader.now += BATCH_S / 2
     log.tick()
+    log.begin()
+    log.read("a\nb\nc\n")
     assert reader.batches == [["a", "b", "c"]]
-    assert log.position.chars == 3
+    assert log.position.chars == 3 and log.taken_at == BATCH_S / 2
 
 
 def test_logs_that_share_schedule_give_together_and_rarely() -> None:

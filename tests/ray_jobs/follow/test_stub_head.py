@@ -14,8 +14,15 @@ from aiohttp.test_utils import TestServer
 
 from tradewind.ray_jobs.api import JobsApi
 from tradewind.ray_jobs.cluster import RayCluster
+from tradewind.ray_jobs.demand import CACHE_TTL_S
 from tradewind.ray_jobs.follow import log_reader, poller
-from tradewind.ray_jobs.follow.follow import follow_job
+from tradewind.ray_jobs.follow.follow import (
+    FIRST_NOTICE_S,
+    NOTICE_INTERVAL_S,
+    OutageNotifier,
+    StallNotifier,
+    follow_job,
+)
 from tradewind.ray_jobs.follow.log_lines import FlushSchedule, JobLog
 from tradewind.ray_jobs.follow.log_reader import tailing
 from tradewind.ray_jobs.follow.poller import JobStatusFetcher, watching
@@ -107,6 +114,53 @@ async def test_ended_job_is_seen_before_stream_end_with_few_polls() -> None:
         finally:
             over.set()  # otherwise the server waits for its streams
     assert polls == [0, 1], "when it was joined, and at its first pause"
+
+
+STARVED: dict[str, list[dict[str, object]]] = {
+    "jobs": [{"job_id": "02", "submission_id": "starved"}],
+    "tasks": [{"job_id": "02", "type": "ACTOR_CREATION_TASK", "required_resources": {"GPU": 1.0}}],
+    "actors": [],
+    "placement_groups": [],
+    "nodes": [{"node_id": "n", "state": "ALIVE", "resources_total": {"CPU": 1.0}}],
+}
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["free", "starved"])
+async def test_quiet_job_is_asked_for_waiting_work_once_a_minute(waits: bool) -> None:
+    asked: Counter[str] = Counter()
+    notices: list[str] = []
+
+    async def running(request: web.Request) -> web.Response:
+        return web.json_response({"submission_id": "starved", "status": "RUNNING"})
+
+    async def status(request: web.Request) -> web.Response:
+        asked["status"] += 1
+        load = {"resourceDemand": [[{"GPU": 1.0}, 1]] if waits else [], "pgDemand": []}
+        return web.json_response({"data": {"clusterStatus": {"loadMetricsReport": load}}})
+
+    async def rows(request: web.Request) -> web.Response:
+        asked[request.match_info["table"]] += 1
+        return web.json_response({"data": {"result": {"result": STARVED[request.match_info["table"]]}}})
+
+    answers: dict[str, Answer] = {
+        "/api/jobs/starved": running,
+        "/api/cluster_status": status,
+        "/api/v0/{table}": rows,
+    }
+    async with head(answers) as cluster, watching(cluster, "starved") as watched:
+        listener, log = OutageNotifier(watched, notices.append), JobLog(print)
+        while watched.details is None:
+            await watched.wait_for_update()
+        stalls = StallNotifier(listener, log)
+        assert await stalls.check() > 0 and not asked, "it has just printed"
+        log.taken_at -= FIRST_NOTICE_S
+        pauses = [await stalls.check() for _ in range(2)]
+        assert all(0 < pause <= (NOTICE_INTERVAL_S if waits else CACHE_TTL_S) for pause in pauses)
+        other = StallNotifier(listener, log)
+        await other.check()
+    why = "Ray job starved runs, but 1 of its actors waits for 1 GPU: no node of the cluster can serve 1 GPU; "
+    assert asked["status"] == (2 if waits else 1) and asked["tasks"] == (2 if waits else 0)
+    assert len(notices) == (2 if waits else 0) and all(notice.startswith(why) for notice in notices)
 
 
 async def test_head_with_slow_counts_is_polled_per_job_and_rarely(monkeypatch: pytest.MonkeyPatch) -> None:

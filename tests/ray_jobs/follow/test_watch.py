@@ -228,7 +228,7 @@ async def test_reason_of_wait_is_reported_until_infeasible(proxy: Proxy, monkeyp
 
     async def explain(api: Any) -> PendingReason:
         explained.append(len(notices))
-        return PendingReason("4 TPU, there are none.", is_infeasible=len(notices) == 2)
+        return PendingReason("4 TPU, there are none", is_infeasible=len(notices) == 2)
 
     async with proxy.serving() as cluster:
         end = await follow(cluster, "pending", notice=notices.append, explain_wait=explain)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from tradewind.ray_jobs.api import JobsApi
 from tradewind.ray_jobs.cluster import RayCluster
-from tradewind.ray_jobs.demand import PendingReason
+from tradewind.ray_jobs.demand import CACHE_TTL_S, PendingReason, explain_waiting_work
 from tradewind.ray_jobs.details import JobDetails
 from tradewind.ray_jobs.errors import RayAuthenticationError, RayJobsError, RayUnreachableError, token_refused
 from tradewind.ray_jobs.follow.log_lines import JobLog
@@ -31,6 +31,7 @@ OUTAGE_NOTICE_AFTER_S = 5.0
 FIRST_EXPLANATION_S = 15.0
 FIRST_NOTICE_S = 60.0
 NOTICE_INTERVAL_S = 300.0
+MAX_NOTICE_INTERVAL_S = 3600.0
 CALM_S = 60.0
 """A refusal that follows the last one within this time continues it: the pauses keep growing."""
 Explain = Callable[[JobsApi], Awaitable[PendingReason]]
@@ -76,14 +77,14 @@ class FollowResult:
         details: The job's last known state; None if the cluster knows no such job.
         last_lines: The last lines of its log, if readable.
         result: Text after the result marker in the log, if any.
-        queue_timed_out: It was still pending at the queue timeout. It was not stopped.
+        queue_timed_out: Why it was still pending at the queue timeout, if so. It was not stopped.
         infeasible: Why no node could ever run it, if so. It was not stopped.
     """
 
     details: JobDetails | None
     last_lines: tuple[str, ...] = ()
     result: str | None = None
-    queue_timed_out: bool = False
+    queue_timed_out: PendingReason | None = None
     infeasible: str = ""
 
 
@@ -99,7 +100,7 @@ async def wait_for_start(
         if watched.heard_at is not None and queue_timeout_s is not None:
             left_s = queue_timeout_s - waited_s(watched, started)
             if left_s + (now - watched.heard_at) <= 0:  # still pending at the timeout
-                return FollowResult(watched.details, queue_timed_out=True)
+                return FollowResult(watched.details, queue_timed_out=await _explain(explain, watched.api))
         if watched.heard_at is not None and now >= explain_at and not watched.outage:
             reason = await _explain(explain, watched.api)
             if reason.is_infeasible:
@@ -130,7 +131,7 @@ async def _explain(explain: Explain | None, api: JobsApi) -> PendingReason:
             return await explain(api)
         except RayUnreachableError:
             pass  # asked again with the next notice
-    return PendingReason("the cluster has not started it yet.")
+    return PendingReason("the cluster has not started it yet")
 
 
 async def follow_job(
@@ -176,18 +177,48 @@ async def follow_job(
 async def _follow_to_end(listener: OutageNotifier, log: JobLog | None) -> JobDetails | None:
     """Return the job once it has ended, following its log meanwhile; None if it is unknown."""
     if log is None or log.is_cut or _has_ended(listener):
-        return await _wait_for_end(listener)
+        return await _wait_for_end(listener, log)
     async with tailing(listener.watched, log, listener.notice):
-        return await _wait_for_end(listener)
+        return await _wait_for_end(listener, log)
 
 
-async def _wait_for_end(listener: OutageNotifier) -> JobDetails | None:
+async def _wait_for_end(listener: OutageNotifier, log: JobLog | None) -> JobDetails | None:
+    stalls = StallNotifier(listener, log)
     while not _has_ended(listener):
         had_outage = listener.watched.outage is not None
-        await listener.wait_for_update()
+        await listener.wait_for_update(await stalls.check())
         if had_outage and listener.watched.outage is None:
             await touch(listener.watched)
     return listener.watched.details
+
+
+class StallNotifier:
+    """Notices of a running job that prints nothing while its Ray tasks wait for room."""
+
+    def __init__(self, listener: OutageNotifier, log: JobLog | None) -> None:
+        self._listener = listener
+        self._log = log
+        self._began_at = time.monotonic()
+        self._next_at = 0.0
+        self._pause_s = NOTICE_INTERVAL_S
+
+    async def check(self) -> float:
+        """Give a notice if one is due; return the seconds until the next check."""
+        now, watched = time.monotonic(), self._listener.watched
+        quiet_since = self._began_at if self._log is None else self._log.taken_at
+        if quiet_since + FIRST_NOTICE_S > now:
+            self._pause_s = NOTICE_INTERVAL_S
+        due_at = max(quiet_since + FIRST_NOTICE_S, self._next_at)
+        if now < due_at:
+            return due_at - now
+        self._next_at = now + CACHE_TTL_S
+        if watched.outage is None and watched.details is not None and watched.details.status == "RUNNING":
+            with contextlib.suppress(RayUnreachableError, RayAuthenticationError):  # the poll reports both
+                if reason := await explain_waiting_work(watched.api, watched.job):
+                    self._listener.notice(f"Ray job {watched.job} runs, but {reason}")
+                    self._next_at = now + self._pause_s
+                    self._pause_s = min(2 * self._pause_s, MAX_NOTICE_INTERVAL_S)
+        return self._next_at - now
 
 
 def _has_ended(listener: OutageNotifier) -> bool:

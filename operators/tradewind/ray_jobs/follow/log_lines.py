@@ -251,6 +251,8 @@ class JobLog:
         self._bars = ProgressBarFilter()
         self._batch: list[str] = []
         self._give_at = 0.0
+        self.taken_at = clock()
+        """When the last new line was read, by the clock; at first, when the log was made."""
 
     @property
     def position(self) -> LogPosition:
@@ -312,6 +314,7 @@ class JobLog:
 
     def _take(self, lines: Sequence[str]) -> None:
         for line in lines:
+            self.taken_at = self._clock()
             before = self._taken
             self._taken = before.after(line)
             is_hidden = self._hidden is not None and line.startswith(self._hidden)

@@ -14,7 +14,7 @@ import asyncio
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -442,11 +442,12 @@ async def _follow(api: JobsApi, watch: FollowRequest, log: JobLog | None, notice
     if end.infeasible:
         ending = Ending(EndingKind.INFEASIBLE, f"Ray job {watch.job!r} can never run: {end.infeasible}")
         return await _stopped(api, watch, ending, notice)
-    if end.queue_timed_out:
+    if reason := end.queue_timed_out:
         ending = Ending(
             EndingKind.QUEUE_TIMED_OUT,
             f"Ray job {watch.job!r} was not started within {watch.queue_timeout_s:.0f} s, its queue timeout, and is "
-            "removed from the queue: raise the queue timeout, or add nodes to the cluster.",
+            f"removed from the queue: {replace(reason, outlook='').text} Raise the queue timeout, request less, or add "
+            "nodes to the cluster.",
         )
         return await _stopped(api, watch, ending, notice)
     return JobOutcome(await judge_ending(api, watch.job, end.details, end.last_lines), end.result)
