@@ -28,6 +28,8 @@ with DAG("shop_function"):
     @task.ray
     def commit() -> int:
         return prices.COMMIT
+
+    commit()
 '''
 PACKAGE = '''"""Prices, by the commit that has this file."""
 

@@ -12,11 +12,12 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from importlib.metadata import version
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -156,7 +157,7 @@ class Site:
         (self.other / "python3").symlink_to(Path(sys.base_prefix) / "bin" / "python3")
         self._ports = [free_port() for _ in range(3)]
         self.url, self.dashboard = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
-        self._settings = settings
+        self._settings, self._numbers = settings, count()
 
     def env(self) -> dict[str, str]:
         """Return the environment of the user's Airflow and of the user's shell; the connection is in neither."""
@@ -173,6 +174,7 @@ class Site:
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__CORE__PARALLELISM": "8",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+            "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_STORAGE_PATH": str(self.home / "bundles"),
             "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
             "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(self._ports[1]),
             "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(logs),
@@ -190,7 +192,7 @@ class Site:
         head += ["--min-worker-port=0", "--max-worker-port=0", "--disable-usage-stats"]
         other = clean_env(PATH=f"{self.other}:/usr/bin:/bin", HOME=str(self.stack.root), RAY_AUTH_MODE="disabled")
         ray = self.stack.start("ray", [str(self.ray / "ray"), "start", *head], other)
-        self.command("airflow", "db", "migrate")
+        self.command("db", "migrate")
         self.connect("ray_default")
         airflow = self.stack.start("standalone", [str(self.airflow / "airflow"), "standalone"], self.env())
         until(lambda: self._is_ready() or ray.poll() or airflow.poll(), "Airflow and Ray", self.logs)
@@ -199,11 +201,21 @@ class Site:
     def connect(self, name: str, **extra: str) -> None:
         """Add a connection to the cluster to Airflow's database."""
         given = ["--conn-type=ray", f"--conn-host={self.dashboard}", f"--conn-extra={json.dumps(extra)}"]
-        self.command("airflow", "connections", "add", name, *given)
+        self.command("connections", "add", name, *given)
+
+    def shell(self, *words: str) -> tuple[subprocess.Popen[bytes], Path]:
+        """Start a command of Airflow in the user's shell; return it and the file with its output."""
+        name = f"shell-{next(self._numbers)}"
+        return self.stack.start(
+            name, [str(self.airflow / "airflow"), *words], self.env()
+        ), self.stack.logs / f"{name}.log"
 
     def command(self, *words: str) -> str:
-        """Run a command in the user's shell, and return its output."""
-        return output_of(*words, env=self.env(), cwd=self.stack.root)
+        """Run a command of Airflow in the user's shell, and return its output."""
+        process, printed = self.shell(*words)
+        until(lambda: process.poll() is not None, f"the end of airflow {words}", printed.read_text)
+        assert process.returncode == 0, printed.read_text()
+        return printed.read_text()
 
     def logs(self) -> str:
         ends = {path.name: path.read_text(errors="replace")[-3000:] for path in self.stack.logs.glob("*.log")}
@@ -241,6 +253,6 @@ class Site:
         asked = partial(self.api, "GET", "dags/shop")
         until(lambda: self._is_read("shop") and asked()["bundle_version"] == commit, commit, asked, pause_s=1)
 
-    def jobs(self) -> Sequence[Mapping[str, Any]]:
+    def jobs(self) -> Any:
         """Return the cluster's jobs, as its dashboard lists them."""
         return requests.get(f"{self.dashboard}/api/jobs/", timeout=60).json()

@@ -20,12 +20,14 @@ pytestmark = [pytest.mark.long, pytest.mark.airflow, pytest.mark.ray]
 
 AIRFLOW = ("apache-airflow==3.3.*", "apache-airflow-providers-git", "psycopg2-binary", "asyncpg")
 FILES = Path(__file__).with_name("dags")
+PAGE = "docs/your-own-airflow-and-ray.md"
 SITES = {"sqlite": "oldest", "postgresql": "newest"}
 
 
 def example(page: str, number: int = 0) -> str:
     """Return a Python block of a page."""
-    return re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)[number]
+    blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    return str(blocks[number])
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +62,8 @@ def site(
         site = Site(stack, environment(*AIRFLOW, built[1]), environment(RAYS[SITES[request.param]]), settings)
         (site.dags / "readme.py").write_text(example("README.md"))
         (site.dags / "first_ray_jobs.py").write_text(example("docs/ray-jobs.md"))
+        (site.dags / "where.py").write_text(example(PAGE))
+        (site.dags / "group.py").write_text(example(PAGE, 1))
         for file in FILES.glob("*.py"):
             (site.dags / file.name).write_text(file.read_text())
         site.start()
@@ -83,14 +87,13 @@ def test_command_gets_the_result_of_a_function_before_it(site: Site) -> None:
 
 
 def test_dags_test_follows_a_deferred_task_and_ends(site: Site) -> None:
-    printed = site.command("airflow", "dags", "test", "first_ray_jobs")
+    printed = site.command("dags", "test", "first_ray_jobs")
     print(*printed.splitlines()[-20:], sep="\n")
     assert re.search(r"\b42$", printed, re.MULTILINE)
 
 
 def test_sigterm_ends_dags_test_and_says_what_becomes_of_the_job(site: Site) -> None:
-    shell = site.stack.start("shell", [str(site.airflow / "airflow"), "dags", "test", "sleeper"], site.env())
-    printed = site.stack.logs / "shell.log"
+    shell, printed = site.shell("dags", "test", "sleeper")
     until(lambda: "asleep" in printed.read_text(), "the job's output", printed.read_text)
     shell.terminate()
     until(lambda: shell.poll() is not None, "the end of airflow dags test", printed.read_text)
@@ -100,13 +103,11 @@ def test_sigterm_ends_dags_test_and_says_what_becomes_of_the_job(site: Site) -> 
 
 
 def test_functions_run_in_the_python_that_runs_ray(site: Site) -> None:
-    run = site.trigger("pythons").ended()
-    assert run.states() == {"function": "success", "command": "success"}
-    assert Path(run.xcom("function")).parent == site.ray
-    assert str(site.other) in run.log("command"), "a command keeps the PATH"
+    assert site.trigger("where").ended().xcom("where").endswith(f" in {site.ray.parent}")
     site.connect("ray_missing_python", python="/opt/missing/bin/python")
-    run = site.trigger("missing_python").ended()
-    assert run.states() == {"nowhere": "failed"}
+    run = site.trigger("pythons").ended()
+    assert run.states() == {"command": "success", "nowhere": "failed"}
+    assert str(site.other) in run.log("command"), "a command keeps the PATH"
     assert "/opt/missing/bin/python" in run.log("nowhere")
     assert str(site.ray) in run.log("nowhere")
 
@@ -141,6 +142,17 @@ def test_airflow_3_2_is_refused_in_one_line(built: tuple[Path, Path], tmp_path: 
     assert printed.count("needs Airflow 3.3 or newer, this is 3.2.2") == 1
 
 
+def test_group_hands_its_outputs_on_also_when_it_reuses_them(site: Site) -> None:
+    run = site.trigger("choose_sum_publish").ended()
+    assert set(run.states().values()) == {"success"}
+    again = site.trigger("choose_sum_publish").ended()
+    assert [task for task, state in again.states().items() if state == "skipped"] == [
+        "sums.own_numbers",
+        "sums.own_total",
+    ]
+    assert [each.xcom("publish") for each in (run, again)] == ["The sum is 378."] * 2
+
+
 def test_git_bundle_keeps_a_run_on_its_commit(site: Site, shop: Repository) -> None:
     first = shop.commit(1, price=1, is_broken=True)
     site.read(first)
@@ -153,7 +165,7 @@ def test_git_bundle_keeps_a_run_on_its_commit(site: Site, shop: Repository) -> N
     old.clear("total", newest_code=True).ended()
     assert old.states()["total"] == "success"
     assert "add_up of commit 2" in old.log("total")
-    assert site.trigger("shop_function").ended().xcom("prices") == 2
+    assert site.trigger("shop_function").ended().xcom("commit") == 2
 
 
 def test_git_bundle_runs_two_commits_at_once(site: Site, shop: Repository) -> None:
@@ -162,10 +174,15 @@ def test_git_bundle_runs_two_commits_at_once(site: Site, shop: Repository) -> No
     for number in (3, 4):
         site.read(shop.commit(number, price=number))
         runs.append(site.trigger("shop"))
-        until(lambda: f"price_list of commit {number}" in runs[-1].log("prices"), "its step", runs[-1].told)  # noqa: B023
+        until(lambda: [each["status"] for each in site.jobs()].count("RUNNING") == len(runs), "its job", site.jobs)
     shop.gate.touch()
     for number, run in zip((3, 4), runs, strict=True):
         assert set(run.ended().states().values()) == {"success"}
         assert f"add_up of commit {number}" in run.log("total")
     made = sorted(json.loads(path.read_text()) for path in site.outputs.glob("prices-*/prices.json"))
     assert made == [[1, 1], [3, 3], [4, 4]]
+    changed = runs[0].clear("total", newest_code=True).ended()
+    assert changed.states()["total"] == "failed"
+    assert "clear 'plan'" in changed.log("total").lower()
+    changed.clear("plan", newest_code=True).ended()
+    assert changed.states() == {"plan": "success", "prices": "skipped", "total": "skipped"}

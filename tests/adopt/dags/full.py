@@ -8,6 +8,6 @@ with DAG("full"):
     def wait_for_itself(number: int) -> int:
         import ray
 
-        return ray.get(ray.remote(num_cpus=1)(abs).remote(number))
+        return ray.get(ray.remote(num_cpus=1)(lambda: number).remote())
 
     wait_for_itself.expand(number=[1, 2])
