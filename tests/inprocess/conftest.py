@@ -47,6 +47,11 @@ class Run:
         """Task id → decision of the plan."""
         return {step.task_id: step.decision.value for step in self.plan.steps}
 
+    def decisions_of(self, group: str) -> dict[str, str]:
+        """Task id → decision of the plan of a group."""
+        plan = Plan.from_json(self.results[f"{group}.plan"])
+        return {step.task_id: step.decision.value for step in plan.steps}
+
     @property
     def reasons(self) -> dict[str, str]:
         """Task id → reason of the decision."""

@@ -108,6 +108,40 @@ def test_failed_sweep_point_is_named_in_comparison_and_retried(airflow: InProces
     assert "rate=2" in (airflow.output("sweep/table") / "comparison.md").read_text()
 
 
+def test_group_in_own_dag_hands_paths_on_also_if_reused(airflow: InProcessAirflow) -> None:
+    first, second = airflow.run("own_dag"), airflow.run("own_dag")
+    paths = {name: str(airflow.output(name)) for name in ("own/first", "own/second")}
+    for run, of_steps in ((first, "success"), (second, "skipped")):
+        assert (run.state, run.results["publish"], run.results["publish_first"]) == (
+            "success",
+            paths,
+            paths["own/first"],
+        )
+        assert {run.states[f"train.own_{name}"] for name in ("first", "second")} == {of_steps}
+    failed = airflow.run("own_dag", {"cutoff": "tuesday", "says": "fail"})
+    ended = {name: failed.states[name] for name in ("train.own_first", "train.outputs", "publish", "always")}
+    assert list(ended.values()) == ["failed", "upstream_failed", "upstream_failed", "failed"]
+    refusal = "Step 'own/second' has no output in this run, because task 'train.own_second' is upstream_failed"
+    assert refusal in failed.log("always") and failed.tries["always"] == 1
+    again = airflow.run("own_dag", {"cutoff": "tuesday", "train.force_run_failed": False})
+    assert set(again.decisions_of("train").values()) == {"BLOCKED"}
+
+
+def test_groups_of_a_dag_follow_plans_of_their_own(airflow: InProcessAirflow) -> None:
+    first = airflow.run("two_groups")
+    steps = [f"two/{group}/{name}" for group in ("train", "evaluate") for name in ("first", "second")]
+    assert (first.state, first.results["publish"]) == ("success", str(airflow.output("two/evaluate/second")))
+    forced = airflow.run("two_groups", {"evaluate.force": ["second"], "outer.train.run_only": ["first"]})
+    assert set(forced.decisions_of("outer.train").values()) == {"REUSE"}
+    assert list(forced.decisions_of("evaluate").values()) == ["REUSE", "RUN"]
+    assert [airflow.calls(step) for step in steps] == [1, 1, 1, 2]
+    planned = airflow.run("two_groups", {"evaluate.dry_run": True})
+    assert (planned.states["evaluate.outputs"], planned.states["publish"]) == ("skipped", "skipped")
+    stopped = airflow.run("two_groups", {"goes_on": False})
+    assert {state for task, state in stopped.states.items() if task != "choose"} == {"skipped"}
+    assert [airflow.calls(step) for step in steps] == [1, 1, 1, 2]
+
+
 @pytest.mark.parametrize(
     ("dag_id", "task_id", "sentence"),
     [
@@ -119,6 +153,7 @@ def test_failed_sweep_point_is_named_in_comparison_and_retried(airflow: InProces
         ),
         ("missing_prefix", "plan", "BadInputError: No source sets the prefix of outputs: give experiment_dag("),
         ("no_such_cluster", "bad_no_such_cluster", "There is no connection 'missing', and "),
+        ("no_json_value", "train.plan", "BadInputError: Group 'train': value 'at' is "),
         ("unreachable", "bad_unreachable", "does not answer (ConnectionError): start the cluster, or correct the host"),
     ],
 )
@@ -129,7 +164,7 @@ def test_step_refused_before_submission_leaves_nothing(
     assert run.state == "failed"
     log = run.log(task_id)
     assert sentence in log
-    assert dag_id == "missing_prefix" or f"Step 'bad/{dag_id}'" in log
+    assert dag_id in ("missing_prefix", "no_json_value") or f"Step 'bad/{dag_id}'" in log
     assert not list(airflow.store.glob(f"bad/{dag_id}-*/**/*"))
     assert not airflow.head.jobs
     assert run.tries[task_id] == 1  # a retry would fail the same way

@@ -102,12 +102,20 @@ class GroupOutput(PlainXComArg):
             return paths
         if isinstance(paths, dict) and self.step in paths:
             return paths[self.step]
-        tasks = [*self.tasks.values()] if self.step is None else [self.tasks[self.step]]
-        states = states_now(cast(Context, context), [*tasks, self.operator.task_id])
-        bad = [f"task {task_id!r} is {state}" for task_id, state in states.items() if state not in _ENDED_WELL]
         what = "The steps have" if self.step is None else f"Step {self.step!r} has"
-        why = ", ".join(bad[:MAX_SHOWN]) or "the plan left it out: name it in the group's steps to have it in each run"
-        raise PlanOutdatedError(f"{what} no output in this run, because {why}.")
+        raise PlanOutdatedError(f"{what} no output in this run, because {self._why_absent(context)}.")
+
+    def _why_absent(self, context: Mapping[str, Any]) -> str:
+        """Return the states of the step's task, of the tasks that failed, or else of the last task."""
+        states = states_now(cast(Context, context), [*self.tasks.values(), self.operator.task_id])
+        own = [] if self.step is None else [self.tasks[self.step]]
+        failed = [task_id for task_id in self.tasks.values() if states.get(task_id) == "failed"]
+        bad = [
+            f"task {task_id!r} is {state}"
+            for task_id in dict.fromkeys([*own, *failed, self.operator.task_id])
+            if (state := states.get(task_id)) not in _ENDED_WELL
+        ]
+        return ", ".join(bad[:MAX_SHOWN]) or "the plan left it out: name it in the group's steps to have it in each run"
 
 
 @attrs.define(repr=False)

@@ -26,6 +26,7 @@ def check_values(where: str, values: Any, param_names: frozenset[str]) -> None:
         raise ExperimentError(f"{where}: the DAG has a param {taken[0]!r} already, so give the value another name.")
     for name, value in values.items():
         check_bounded(name, f"{where}: the name of a value", is_json=True)
+        check_bounded(value, f"{where}: value {truncated_repr(name)}", is_json=True)  # before any walk of it
         if not any(XComArg.iter_xcom_references(value)):
             plain_value(where, name, value)
 

@@ -1,6 +1,8 @@
-"""Airflow DAGs of a user, with groups of steps between other tasks; later runs reuse the outputs of earlier runs."""
+"""Airflow DAGs of users, with groups of steps between other tasks; later runs reuse the outputs of earlier runs."""
 
-from airflow.sdk import DAG, task
+from typing import Any
+
+from airflow.sdk import DAG, task, task_group
 from small_work import Text, write
 
 from tradewind import (
@@ -16,25 +18,50 @@ from tradewind import (
 HERE = on_airflow_worker()
 
 
-def steps(name: str, value: str) -> list[ExecutorStep]:
-    """Return two steps; the second reads the first, and the param ``says`` decides whether the first one fails."""
+def chain(name: str, value: str) -> ExecutorStep:
+    """Return the second of two steps in sequence; the text of the first is not part of its version."""
     text = Text(this_output_path(), versioned(run_param(value)), says=run_param("says"))
     first = ExecutorStep(f"{name}/first", write, text, resources=HERE)
-    second = Text(this_output_path(), source=output_path_of(first))
-    return [ExecutorStep(f"{name}/second", write, second, resources=HERE)]
+    return ExecutorStep(f"{name}/second", write, Text(this_output_path(), source=output_path_of(first)), resources=HERE)
 
 
 @task
-def ingest(params=None):
-    return {"cutoff": params["cutoff"]}
+def ingest(params: Any = None) -> list[str]:
+    return [params["cutoff"]]
 
 
 @task
-def publish(paths):
+def publish(paths: Any) -> Any:
     return paths
 
 
 with DAG("own_dag", params={"cutoff": "monday", "says": "the same"}):
-    group = experiment_group("train", steps("own", "data"), values={"data": ingest()})
+    group = experiment_group("train", [chain("own", "data")], values={"data": ingest()})
     publish(group.output)
-    publish.override(task_id="publish_second", trigger_rule="all_done")(group.output["own/second"])
+    publish.override(task_id="publish_first")(group.output["own/first"])
+    publish.override(task_id="always", trigger_rule="all_done")(group.output["own/second"])
+
+with DAG("two_groups", params={"goes_on": True, "says": "the same"}):
+
+    @task.short_circuit(ignore_downstream_trigger_rules=False)
+    def choose(params: Any = None) -> bool:
+        return bool(params["goes_on"])
+
+    @task_group
+    def outer() -> Any:
+        return experiment_group("train", [chain("two/train", "number")], values={"number": 1.0})
+
+    trained = outer()
+    choose() >> trained
+    evaluated = experiment_group(
+        "evaluate", [chain("two/evaluate", "model")], values={"model": trained.output["two/train/second"]}
+    )
+    publish(evaluated.output["two/evaluate/second"])
+
+with DAG("no_json_value", params={"says": "the same"}):
+
+    @task
+    def date(data_interval_end: Any = None, dag_run: Any = None) -> Any:
+        return dag_run.run_after
+
+    experiment_group("train", [chain("no_json", "at")], values={"at": date()})
