@@ -16,64 +16,68 @@ from airflow.utils.file import might_contain_dag
 import tradewind
 from tests.marin.checkouts import EXECUTOR, STEP, write_checkout
 from tests.support.fork_server import PreparedPython
+from tests.support.pages import BLOCKS, FENCE, PAGES, PYTHON, ROOT, SCHEDULED, Block, title
 from tradewind.cli.fleet.options import CLUSTERS, DEV
 from tradewind.cli.options import EXPERIMENTS, JOB_ALIASES, CommandGroup
 from tradewind.operators.ray_job import RayJobOperator
 from tradewind.provider_info import get_provider_info
 
-ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 REFERENCE = (ROOT / "docs" / "reference.md").read_text()
 COMMAND_LINE = (ROOT / "docs" / "command-line.md").read_text()
 
-FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
-NO_RUN = "<!-- no-run -->"
 MAX_NOT_RUN = 2
 RUN_FILE = """
-import os, runpy, sys
+import gc, os, runpy, sys
 file = sys.argv[1]
 sys.argv = [file]
 os.chdir(os.path.dirname(file))
 sys.path[0] = os.getcwd()
 makes_dag = "experiment_dag(" in open(file).read() or "marin_experiment" in open(file).read()
 runpy.run_path(file, run_name="experiment" if makes_dag else "__main__")  # a script would run the DAG's steps
+from airflow.sdk import DAG
+for dag in gc.get_objects():
+    if isinstance(dag, DAG):
+        print(f"{dag.dag_id}:", *("+".join(sorted(task.upstream_task_ids)) + ">" + task.task_id for task in dag.tasks))
 """
+SAID = {
+    "README": "Step 'total' is done: 2 of 2.",
+    "quickstart": "Step 'script/sum', version script/sum-b9f120, attempt 1",
+    "train_llama": ">plan plan>train\n",
+    "downloads": ">plan plan>raw_pages plan>raw_words\n",
+    "counts": ">plan plan>counts\n",
+    "say_hello": ">say_hello\n",
+    "reports": ">plan plan>report\n",
+    "with_secret": ">train\n",
+    "flaky": ">job\n",
+    "train_by_hand": ">train\n",
+    "race": "race_100-results+race_400-results>race_leaderboard\n",
+    "rates": "rates_lr_0.001+rates_lr_0.01+rates_lr_0.1>rates_comparison\n",
+    "best": "best_comparison>best_longer best_comparison>best_further\n",
+    "law": "plan>law_100 plan>law_400 plan>law_1600 law_100+law_1600+law_400>law_fit\n",
+    "tokens": "raw_llama+raw_pages>tokenized_pages raw_llama>tokenized_chats plan>tokenized_own\n",
+    "wiki": "wiki_tokenizer+wiki_tokens+wiki_train>wiki_evaluate\n",
+    "mixture": ">plan plan>mixture_train\n",
+    "after_upkeep": ">note\n",
+    "resumable": ">plan plan>train\n",
+}
+"""What an example prints: lines of a script, or the tasks of a DAG that needs a cloud, hours or a package."""
+PREFLIGHT = """
+check({"batch_size": 8}, 4)
+try:
+    train.preflight({"batch_size": 8}, 3)
+except ValueError as error:
+    print(error)
+"""
+OTHER = {
+    "train.preflight = check": (PREFLIGHT, "batch_size=8 is not a multiple of the 3 devices\n"),
+    'default_train("my_model"': ("print(trained.name, trained.resources.slice_type)", "checkpoints/my_model v4-32\n"),
+    'default_dpo("my_model"': ("print(preferring.name, preferring.resources.slice_type)", "/my_model v4-32\n"),
+    "marin_experiment": ("", "tutorials.hello_world: >plan plan>made\n"),
+}
+"""Part of another example -> code that is run after it, and what is printed."""
 FORBIDDEN = re.compile(r"/work\b|/root\b|/tmp/(?!marin\b)|index-url|pypi\.|simple/|://[^\s/]*@")
 
 
-@dataclass(frozen=True)
-class Block:
-    """A fenced block and its position."""
-
-    page: Path
-    line: int
-    language: str
-    text: str
-    may_run: bool
-
-    def __str__(self) -> str:
-        return f"{title(self.page)}:{self.line}"
-
-
-def blocks_of(page: Path) -> Iterator[Block]:
-    text = page.read_text()
-    for found in FENCE.finditer(text):
-        before = text[: found.start()]
-        yield Block(
-            page=page,
-            line=before.count("\n") + 1,
-            language=found[2],
-            text=re.sub(f"^{found[1]}", "", found[3], flags=re.MULTILINE),
-            may_run=not before.rstrip().endswith(NO_RUN),
-        )
-
-
-def title(page: Path) -> str:
-    return str(page.relative_to(ROOT))
-
-
-BLOCKS = [block for page in PAGES for block in blocks_of(page)]
-PYTHON = [block for block in BLOCKS if block.language == "python"]
 FILES = [
     block
     for block in PYTHON
@@ -88,11 +92,11 @@ class Examples:
     python: PreparedPython
     airflow_home: Path
 
-    def run(self, block: Block, folder: Path) -> tuple[int | None, str]:
-        """Run a block as a file in ``folder``; return its exit code and its output."""
+    def run(self, text: str, folder: Path) -> tuple[int | None, str]:
+        """Run an example as a file in ``folder``; return its exit code and its output."""
         file = folder / "experiment.py"
-        file.write_text(block.text)
-        if "tradewind.marin" in block.text:
+        file.write_text(text)
+        if "tradewind.marin" in text:
             write_checkout(folder / "marin", tutorials__hello_world=f"{EXECUTOR}{STEP}executor_main([step])\n")
         before = self.files_of_airflow()
         program = self.python.start(RUN_FILE, str(file), env={"TRADEWIND_PREFIX": str(folder / "outputs")})
@@ -118,17 +122,23 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Examples]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("block", [block for block in PYTHON if block.may_run], ids=str)
-def test_example_runs_unchanged(examples: Examples, block: Block, tmp_path: Path) -> None:
-    code, printed = examples.run(block, tmp_path)
+def test_example_does_unchanged_what_its_page_says(examples: Examples, block: Block, tmp_path: Path) -> None:
+    after, said = next((pair for text, pair in OTHER.items() if text in block.text), ("", ""))
+    code, printed = examples.run(block.text + after, tmp_path)
     assert code == 0, printed
+    assert SAID.get(str(block.dag_id), said) in printed
     if "executor_main(" in block.text:
         statuses = [file.read_text() for file in (tmp_path / "outputs").rglob(".executor_status")]
         assert len(statuses) == block.text.count("ExecutorStep(")
         assert set(statuses) == {"SUCCESS"}
+        values = [file.read_text() for file in (tmp_path / "outputs").rglob(".artifact.json")]
+        assert "4950" in values, "the sum of both examples"
 
 
-def test_at_most_two_examples_are_left_out() -> None:
-    assert len(PYTHON) >= 6
+def test_every_example_has_its_claim_checked() -> None:
+    dags = {block.dag_id for block in PYTHON if block.dag_id}
+    assert dags == {*SAID, *SCHEDULED}
+    assert all(any(text in block.text for block in PYTHON) for text in OTHER)
     assert len([block for block in PYTHON if not block.may_run]) <= MAX_NOT_RUN
 
 
