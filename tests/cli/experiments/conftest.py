@@ -51,6 +51,19 @@ def work(config): ...
 
 dag = experiment_dag("partitioned", [ExecutorStep("shard", work, {"key": versioned(partition_key())})])
 '''
+GROUPED = '''
+"""An Airflow DAG."""
+from airflow.sdk import DAG, task
+from tradewind import ExecutorStep, experiment_group, run_param, versioned
+
+def work(config): ...
+
+with DAG("grouped", params={"size": 1}):
+    key = task(work).override(task_id="key")(1)
+    for name in ("shard", "other"):
+        step = ExecutorStep(name, work, {"key": versioned(run_param("key")), "size": versioned(run_param("size"))})
+        experiment_group(name, [step], values={"key": key})
+'''
 STRAY = '''
 """An Airflow DAG."""
 from tradewind import ExecutorStep, experiment_dag

@@ -12,7 +12,7 @@ import pytest
 from airflow.models.dagrun import DagRun
 
 from tests.cli.conftest import Ended
-from tests.cli.experiments.conftest import ALLOWED, NIGHTLY, PARTITIONED, STRAY, Environment
+from tests.cli.experiments.conftest import ALLOWED, GROUPED, NIGHTLY, PARTITIONED, STRAY, Environment
 
 pytestmark = pytest.mark.slow
 
@@ -71,13 +71,19 @@ def test_nothing_is_removed_while_a_dag_file_cannot_be_loaded(cli: Environment) 
 
 
 @pytest.mark.usefixtures("runs")
-def test_the_outputs_of_a_dag_that_needs_a_partition_are_kept(cli: Environment) -> None:
-    cli.add_dag("partitioned", PARTITIONED)
-    path = Path(cli("plan", "partitioned", "--partition", "a", "--json").json["steps"][0]["output_path"])
-    adopt(cli, path, "--as", "shard", "--dag", "partitioned", "--partition", "a")
+@pytest.mark.parametrize(
+    ("text", "name", "words"),
+    [(PARTITIONED, "partitioned", ["--partition", "a"]), (GROUPED, "grouped:shard", ["--param", "key=1"])],
+)
+def test_outputs_are_kept_if_only_runs_know_their_versions(
+    cli: Environment, text: str, name: str, words: list[str]
+) -> None:
+    cli.add_dag("own", text)
+    path = Path(cli("plan", name, *words, "--json").json["steps"][0]["output_path"])
+    adopt(cli, path, "--as", "shard", "--dag", name, *words)
     cli.age()
     done = cli("gc", "--delete")
-    assert done.code == 0 and "All outputs of the steps of DAG partitioned are kept" in done.err
+    assert done.code == 0 and f"All outputs of the steps of DAG {name} are kept" in done.err
     assert (path / "model").exists()
 
 

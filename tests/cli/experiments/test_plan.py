@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.experiments.conftest import PARTITIONED, Environment, settings
+from tests.cli.experiments.conftest import GROUPED, PARTITIONED, Environment, settings
 
 
 @pytest.mark.airflow
@@ -49,6 +49,19 @@ def test_the_night_is_that_of_a_run_of_the_schedule(cli: Environment) -> None:
     refused = cli("plan", "nightly", "--night", "2026-03-02")
     assert refused.code == 2
     assert "has no run for 2026-03-02; the next one is for 2026-03-08" in refused.err
+
+
+def test_a_group_is_named_and_its_values_are_given(cli: Environment) -> None:
+    cli.add_dag("grouped", GROUPED)
+    several = cli("plan", "grouped")
+    assert several.code == 2 and "'grouped' has several groups: name grouped:shard or grouped:other" in several.err
+    missing = cli("plan", "grouped:shard")
+    assert missing.code == 2 and "come from the run's tasks. Give them here: --param key=VALUE" in missing.err
+    hashes = {
+        cli("plan", "grouped:shard", "--json", *words).json["steps"][0]["hash"]
+        for words in (["--param", "key=a"], ["--param", "key=1"], ["--param", "key=1", "--param", "size=2"])
+    }
+    assert len(hashes) == 3
 
 
 def test_a_partition_is_given_by_its_key(cli: Environment) -> None:

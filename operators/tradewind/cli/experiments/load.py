@@ -161,9 +161,7 @@ class Experiment:
         given = {name: _parsed(text) for name, text in choice.params.items() if name in names}
         if missing := [name for name in names if name not in given]:
             options = " ".join(f"--param {name}=VALUE" for name in missing)
-            raise UsageError(
-                f"{self.id}: the run's tasks give {', '.join(map(repr, missing))}. Give them as {options}."
-            )
+            raise UsageError(f"{self.id}: values of this group come from the run's tasks. Give them here: {options}.")
         return self._values(choice, given)
 
     def _params(self, choice: RunChoice) -> dict[str, Any]:
