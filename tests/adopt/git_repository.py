@@ -16,7 +16,7 @@ PRICE = {price}
 
 prices = ExecutorStep("prices", price_list, {{"price": versioned(PRICE), "out": this_output_path()}})
 total = ExecutorStep("total", add_up, {{"prices": output_path_of(prices)}})
-experiment_dag("shop", steps=[total], default_args={{"retries": 0}})
+experiment_dag("shop", steps=[total])
 '''
 FUNCTION = '''"""An Airflow DAG whose function uses the package beside it."""
 

@@ -102,7 +102,8 @@ class Run:
         until(lambda: self._state() in ENDED, f"the end of {self.path}", lambda: f"{self.states()}\n{self.told()}")
         print(f"\n{self.dag} {self.id}: {self._state()} {self.states()}")
         for task in self.states():
-            print(f"  {task}:", *self.log(task).splitlines()[-6:], sep="\n    ")
+            lines = [line for line in self.log(task).splitlines() if not line.startswith(("::", "Pushing", "Worker s"))]
+            print(f"  {task}:", *lines[-6:], sep="\n    ")
         return self
 
     def _state(self) -> str:
@@ -170,6 +171,8 @@ class Site:
             "AIRFLOW__API__PORT": api.rpartition(":")[2],
             "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
             "AIRFLOW__CORE__DAGS_FOLDER": str(self.dags),
+            "AIRFLOW__CORE__DEFAULT_TASK_RETRIES": "2",
+            "AIRFLOW__CORE__DEFAULT_TASK_RETRY_DELAY": "5",
             "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{api}/execution/",
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__CORE__PARALLELISM": "8",

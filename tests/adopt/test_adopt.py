@@ -122,7 +122,7 @@ def test_execution_timeout_stops_the_job(site: Site) -> None:
 def test_jobs_that_wait_for_themselves_are_explained(site: Site) -> None:
     run = site.trigger("full")
     for task in ("wait_for_itself[0]", "wait_for_itself[1]"):
-        until(lambda task=task: task in run.states() and "without room" in run.log(task), task, run.told)  # type: ignore[misc]
+        until(lambda task=task: task in run.states() and "of its Ray tasks wait" in run.log(task), task, run.told)  # type: ignore[misc]
         print(run.log(task))
     site.api("PATCH", run.path, json={"state": "failed"})
     until(lambda: all(each["status"] != "RUNNING" for each in site.jobs()), "the end of the jobs", site.jobs)

@@ -6,7 +6,7 @@ from airflow.sdk import DAG
 
 from tradewind.operators.ray_job import RayJobOperator
 
-with DAG("limits", default_args={"execution_timeout": timedelta(seconds=20)}):
+with DAG("limits", default_args={"execution_timeout": timedelta(seconds=20), "retries": 0}):
     RayJobOperator(task_id="deferred", entrypoint="sleep 600")
     RayJobOperator(task_id="held", entrypoint="sleep 600", deferrable=False)
 
