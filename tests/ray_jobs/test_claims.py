@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
+
+import pytest
 
 from tradewind.ray_jobs.claims import Attach, JobClaim, Submit, decide_submission
 from tradewind.ray_jobs.details import JobDetails
@@ -29,58 +32,54 @@ def test_chosen_submission_id_kept_first_then_numbered() -> None:
     assert [claim.job, claim.next(0).job, claim.next(0).next(0).job] == ["exp-1", "exp-1-2", "exp-1-3"]
 
 
-def test_worker_killed_before_submission_reuses_submission_id() -> None:
-    assert decide_submission(CLAIM, None, 3) == Submit(CLAIM)
+FAILED, DONE = SUBMITTED.judged(succeeded=False), SUBMITTED.judged(succeeded=True)
+COUNTED = SUBMITTED.judged(succeeded=True, clears=1)
+NOT_DURABLE = {"durable": False}
+STATUSES = ("PENDING", "RUNNING", "SUCCEEDED", "FAILED", "STOPPED")
+CLEARED = [
+    (claim, details, 4, {}, Submit(claim.next(4), cancel_previous=stopped))
+    for claim in (CLAIM, SUBMITTED, DONE)
+    for details, stopped in ((job("RUNNING"), claim.job), (job("SUCCEEDED"), None), (None, None))
+]
 
 
-def test_worker_killed_after_submission_reattaches_to_job() -> None:
-    for claim in (CLAIM, SUBMITTED):
-        for status in ("PENDING", "RUNNING", "SUCCEEDED", "FAILED", "STOPPED"):
-            assert decide_submission(claim, job(status), 3) == Attach(claim)
-    cleared_others = decide_submission(SUBMITTED, job("RUNNING"), 3, clears=5)
-    assert cleared_others == Attach(SUBMITTED), "the Clear of another task stops no running job"
+@pytest.mark.parametrize(
+    ("claim", "details", "tries_allowed", "options", "decision"),
+    [
+        (CLAIM, None, 3, {}, Submit(CLAIM)),  # the worker was killed before the submission
+        *((claim, job(status), 3, {}, Attach(claim)) for claim in (CLAIM, SUBMITTED) for status in STATUSES),
+        (SUBMITTED, job("RUNNING"), 3, {"clears": 5}, Attach(SUBMITTED)),  # the Clear of another task
+        (SUBMITTED, None, 3, {}, Submit(SUBMITTED.next(3, lost=True))),
+        (FAILED, job("FAILED"), 3, {}, Submit(FAILED.next(3))),
+        (DONE, job("SUCCEEDED"), 3, {}, Attach(DONE)),
+        *CLEARED,
+        (COUNTED, job("SUCCEEDED"), 2, {"clears": 1}, Submit(COUNTED.next(2))),  # with fewer retries
+        (COUNTED, job("SUCCEEDED"), 3, {"clears": 2}, Submit(COUNTED.next(3))),
+        (COUNTED, job("SUCCEEDED"), 3, {"clears": 1}, Attach(COUNTED)),
+        (DONE, job("SUCCEEDED"), 3, {"clears": 5}, Attach(DONE)),  # a claim of an earlier version
+        (SUBMITTED, job("RUNNING"), 3, NOT_DURABLE, Submit(SUBMITTED.next(3), cancel_previous=SUBMITTED.job)),
+        (SUBMITTED, job("SUCCEEDED"), 3, NOT_DURABLE, Attach(SUBMITTED)),
+    ],
+)
+def test_decision_follows_claim_job_and_clears(
+    claim: JobClaim,
+    details: JobDetails | None,
+    tries_allowed: int,
+    options: dict[str, Any],
+    decision: Attach | Submit,
+) -> None:
+    assert decide_submission(claim, details, tries_allowed, **options) == decision
 
 
-def test_job_unknown_to_cluster_resubmitted_and_counted_as_loss() -> None:
-    decision = decide_submission(SUBMITTED, None, 3)
-    assert decision == Submit(SUBMITTED.next(3, lost=True))
-    assert decision.claim.losses == 1
-    assert decision.claim.job != SUBMITTED.job
-
-
-def test_judged_failure_is_resubmitted_and_success_is_not() -> None:
-    failed, succeeded = SUBMITTED.judged(succeeded=False), SUBMITTED.judged(succeeded=True)
-    assert decide_submission(failed, job("FAILED"), 3) == Submit(failed.next(3))
-    assert decide_submission(succeeded, job("SUCCEEDED"), 3) == Attach(succeeded)
-
-
-def test_clear_stops_running_job_and_makes_new_one() -> None:
-    for claim in (CLAIM, SUBMITTED, SUBMITTED.judged(succeeded=True)):
-        assert decide_submission(claim, job("RUNNING"), 4) == Submit(claim.next(4), cancel_previous=claim.job)
-        assert decide_submission(claim, job("SUCCEEDED"), 4) == Submit(claim.next(4))
-        assert decide_submission(claim, None, 4) == Submit(claim.next(4))
-
-
-def test_clear_detected_when_retries_lowered() -> None:
-    succeeded = SUBMITTED.judged(succeeded=True, clears=1)
-    for tries_allowed, clears in ((2, 1), (3, 2)):  # the first try was allowed 3
-        decided = decide_submission(succeeded, job("SUCCEEDED"), tries_allowed, clears=clears)
-        assert decided == Submit(succeeded.next(tries_allowed))
-    assert decide_submission(succeeded, job("SUCCEEDED"), 3, clears=1) == Attach(succeeded)
-    older = SUBMITTED.judged(succeeded=True)
-    assert decide_submission(older, job("SUCCEEDED"), 3, clears=5) == Attach(older)
+def test_next_claim_has_new_job_and_counts_loss() -> None:
+    lost = SUBMITTED.next(3, lost=True)
+    assert lost.losses == 1 and lost.job != SUBMITTED.job
 
 
 def test_user_clear_resets_loss_budget() -> None:
     lost = SUBMITTED.next(3, lost=True).submitted(1.0)
     decided = decide_submission(lost, job("RUNNING", lost), 4)
     assert (lost.losses, decided.claim.losses) == (1, 0)
-
-
-def test_job_that_is_not_durable_is_stopped_by_next_try() -> None:
-    running = decide_submission(SUBMITTED, job("RUNNING"), 3, durable=False)
-    assert running == Submit(SUBMITTED.next(3), cancel_previous=SUBMITTED.job)
-    assert decide_submission(SUBMITTED, job("SUCCEEDED"), 3, durable=False) == Attach(SUBMITTED)
 
 
 def test_claim_survives_json() -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from ray._private.runtime_env.packaging import create_package
-from ray.job_submission import JobSubmissionClient
 
 from tests.ray_jobs.ended_jobs import ended_job
 from tradewind.ray_jobs.client import RayJobs
@@ -227,13 +226,3 @@ def test_package_limit_is_that_of_the_cluster(jobs: RayJobs, tmp_path: Path) -> 
     refused({"working_dir": str(above)})
     with pytest.raises(RayJobRefusedError, match="413|exceed"):
         jobs.submit_or_attach(JobRequest("above", "true", {"working_dir": str(above)}))
-
-
-@pytest.mark.ray
-@pytest.mark.parametrize("bad", ["a#b", "a?b", "..", "a{b}"])
-def test_ray_accepts_ids_refused_here_but_cannot_find_them(jobs: RayJobs, bad: str) -> None:
-    client = JobSubmissionClient(jobs.cluster.address)
-    client.submit_job(entrypoint="true", submission_id=bad)
-    with pytest.raises(RuntimeError):
-        client.get_job_info(bad)
-    assert (jobs.details(bad) is None) == (bad in ("..", "a{b}"))
