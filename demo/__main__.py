@@ -42,6 +42,7 @@ class RunProgress:
         self.plan: dict[str, Any] | None = None
         self.instances: list[dict[str, Any]] = []
         self.state = "queued"
+        self._planned: set[str] = set()
         self._views: list[view.TaskView] = []
         self._messages: dict[str, str] = {}
         self._shown: dict[str, view.TaskView] = {}
@@ -55,7 +56,7 @@ class RunProgress:
         """Refresh the state and show it; called at every poll of the run."""
         self.state = run["state"]
         self.instances = self.api.task_instances(self.dag_id, self.run_id)
-        self.plan = self.plan or self._fetch_plan()
+        self._fetch_plans()
         for instance in view.with_news(self._views, self.instances):
             self._messages[instance["task_id"]] = view.last_message(self.log_of(instance))
         views = view.task_views(self.instances, self.plan, self._messages, datetime.now(UTC))
@@ -79,11 +80,14 @@ class RunProgress:
         except AirflowApiError as error:
             return str(error)
 
-    def _fetch_plan(self) -> dict[str, Any] | None:
-        states = {instance["task_id"]: instance["state"] for instance in self.instances}
-        if states.get(view.PLAN_TASK) != "success":
-            return None
-        return dict(self.api.xcom(self.dag_id, self.run_id, view.PLAN_TASK))
+    def _fetch_plans(self) -> None:
+        """Add the steps of plans that have been made since: a DAG has one, or one for each group of steps."""
+        for instance in self.instances:
+            task_id = instance["task_id"]
+            if view.is_plan(task_id) and instance["state"] == "success" and task_id not in self._planned:
+                self._planned.add(task_id)
+                steps = self.api.xcom(self.dag_id, self.run_id, task_id)["steps"]
+                self.plan = {"steps": [*view.plan_steps(self.plan), *steps]}
 
 
 def up(stack: LocalStack, dags_folder: Path, dag_id: str, conf: dict[str, Any], console: Console) -> int:

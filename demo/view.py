@@ -75,6 +75,11 @@ class StepRow:
     output_path: str
 
 
+def is_plan(task_id: str) -> bool:
+    """Whether a task makes a plan: that of the DAG, or of a group of steps in it."""
+    return task_id.rpartition(".")[2] == PLAN_TASK
+
+
 def plan_steps(plan: Json | None) -> list[Json]:
     """Return the steps of the plan's XCom in execution order; none without a plan."""
     return list(plan["steps"]) if plan else []
@@ -203,8 +208,7 @@ def _step_row(step: Json, instance: Json) -> StepRow:
 def _in_plan_order(instances: Sequence[Json], plan: Json | None) -> Iterator[Json]:
     places = {step["task_id"]: place for place, step in enumerate(plan_steps(plan))}
     ordered = sorted(instances, key=lambda instance: places.get(instance["task_id"], -1))
-    yield from (instance for instance in ordered if instance["task_id"] == PLAN_TASK)
-    yield from (instance for instance in ordered if instance["task_id"] != PLAN_TASK)
+    yield from sorted(ordered, key=lambda instance: not is_plan(instance["task_id"]))
 
 
 def _state(instance: Json, reused: set[Any]) -> str:

@@ -37,9 +37,10 @@ def views_of(*instances, plan=None, messages=None):
 
 
 def test_tasks_are_listed_in_plan_order_after_plan_task():
-    instances = [instance(f"steps.{name}", None) for name in ("train", "fetch")] + [instance("plan", "success")]
-    shown = views_of(*instances, plan=plan(step("fetch"), step("train")))
-    assert [one.task_id for one in shown] == ["plan", "steps.fetch", "steps.train"]
+    for name in ("plan", "steps.plan"):
+        instances = [instance(f"steps.{name}", None) for name in ("train", "fetch")] + [instance(name, "success")]
+        shown = views_of(*instances, plan=plan(step("fetch"), step("train")))
+        assert [one.task_id for one in shown] == [name, "steps.fetch", "steps.train"]
 
 
 def test_a_skipped_task_is_reused_only_if_the_plan_says_so():
