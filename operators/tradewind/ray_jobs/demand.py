@@ -23,6 +23,7 @@ from tradewind.ray_jobs.errors import RayAuthenticationError, RayUnreachableErro
 from tradewind.ray_jobs.nodes import NodeInfo, NodeType, fetch_node_types, fetch_nodes, head_of
 from tradewind.ray_jobs.request import JobRequest
 from tradewind.ray_jobs.usage import GROUP, Work, fetch_usage, format_amount, may_wait
+from tradewind.text import single_line
 
 if TYPE_CHECKING:
     from tradewind.ray_jobs.api import JobsApi
@@ -31,6 +32,7 @@ CACHE_TTL_S = 60.0
 GRACE_S = 15 * 60.0
 MIN_WAIT_S = 30.0
 """Ray tasks that have waited for a shorter time may be part of a steady stream."""
+MAX_REASON_CHARS = 2000
 _TYPE = "accelerator_type:"
 _ADDED_BY_RAY = re.compile(rf"memory|object_store_memory|node:.*|{_TYPE}.*")
 _MAX_SHOWN = 3
@@ -174,7 +176,7 @@ async def explain_waiting_work(api: JobsApi, job: str) -> str | None:
     advice = ""
     if usage.only_drivers_hold(lacking):
         advice = "Drivers hold theirs to their end: run fewer of these jobs at once, or request less for their drivers."
-    return " ".join(part for part in (f"{'; '.join(causes)}.", usage.holders(lacking), advice) if part)
+    return single_line(f"{'; '.join(causes)}. {usage.holders(lacking)} {advice}", MAX_REASON_CHARS)
 
 
 def _demand(work: Work) -> Demand:

@@ -112,7 +112,7 @@ async def fetch_usage(api: JobsApi) -> Usage:
     actors = await _rows(api, "actors", ("state", "=", "ALIVE"))
     groups = await _rows(api, "placement_groups", ("state", "!=", "REMOVED"))
     try:
-        names = {row["job_id"]: str(row["submission_id"]) for row in jobs if row.get("job_id")}
+        names = {str(row.get("job_id")): str(row["submission_id"]) for row in jobs if row.get("submission_id")}
         reserved = [*(_task(row, names) for row in running), *(_actor(row, names) for row in actors)]
         return Usage(
             [*(_task(row, names) for row in waiting), *_groups(groups, names, "PENDING")],

@@ -117,8 +117,8 @@ async def test_ended_job_is_seen_before_stream_end_with_few_polls() -> None:
 
 
 STARVED: dict[str, list[dict[str, object]]] = {
-    "jobs": [{"job_id": "02", "submission_id": "starved"}],
-    "tasks": [{"job_id": "02", "type": "ACTOR_CREATION_TASK", "required_resources": {"GPU": 1.0}}],
+    "jobs": [{"job_id": "01", "submission_id": None}, {"job_id": "02", "submission_id": "starved"}],
+    "tasks": [{"job_id": "02", "type": "ACTOR_CREATION_TASK", "required_resources": {"GPU\x1b": 1.0}}],
     "actors": [],
     "placement_groups": [],
     "nodes": [{"node_id": "n", "state": "ALIVE", "resources_total": {"CPU": 1.0}}],
@@ -158,7 +158,7 @@ async def test_quiet_job_is_asked_for_waiting_work_once_a_minute(waits: bool) ->
         assert all(0 < pause <= (NOTICE_INTERVAL_S if waits else CACHE_TTL_S) for pause in pauses)
         other = StallNotifier(listener, log)
         await other.check()
-    why = "Ray job starved runs, but 1 of its actors waits for 1 GPU: no node of the cluster can serve 1 GPU; "
+    why = "Ray job starved runs, but 1 of its actors waits for 1 GPU?: no node of the cluster can serve 1 GPU?; "
     assert asked["status"] == (2 if waits else 1) and asked["tasks"] == (2 if waits else 0)
     assert len(notices) == (2 if waits else 0) and all(notice.startswith(why) for notice in notices)
 
