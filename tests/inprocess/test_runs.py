@@ -125,6 +125,9 @@ def test_group_in_own_dag_hands_paths_on_also_if_reused(airflow: InProcessAirflo
     assert refusal in failed.log("always") and failed.tries["always"] == 1
     again = airflow.run("own_dag", {"cutoff": "tuesday", "train.force_run_failed": False})
     assert set(again.decisions_of("train").values()) == {"BLOCKED"}
+    part = airflow.run("own_dag", {"cutoff": "sunday", "train.run_only": ["first"]})
+    assert list(part.results["train.outputs"]) == ["own/first"] and part.states["publish_first"] == "success"
+    assert "Step 'own/second' has no output in this run, because the plan left it out" in part.log("always")
 
 
 def test_groups_of_a_dag_follow_plans_of_their_own(airflow: InProcessAirflow) -> None:

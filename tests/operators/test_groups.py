@@ -73,8 +73,8 @@ def test_group_waits_for_its_values_and_others_for_its_outputs() -> None:
 
 
 @dag(dag_id="own")
-def decorated() -> None:
-    group()
+def decorated(lr: float = 0.5) -> None:
+    group(values={"cutoff": {"lr": lr, "at": [ingest(), "{{ ds }}"]}})
 
 
 @dag(dag_id="own")
@@ -176,6 +176,7 @@ CYCLE.append(CYCLE)
         (lambda: group().expand(values=[1]), "Group 'train' is mapped"),
         (lambda: mapped.expand(number=[1, 2]), "Group 'mapped.train' is mapped"),
         (lambda: group(values={"cutoff": work}), "value 'cutoff' is <function work"),
+        (lambda: group(values={"cutoff": ingest().operator}), "value 'cutoff' is <Task(_PythonDecoratedOperator):"),
         (lambda: group(values={"cutoff": {datetime.date(2026, 1, 2)}}), "of type set, which JSON cannot represent"),
         (lambda: group(values={"cutoff": float("nan")}), "value 'cutoff' is nan, which JSON has no form for"),
         (lambda: group(values={"cutoff": CYCLE}), "value 'cutoff'.[0] contains itself"),

@@ -66,7 +66,7 @@ class OutputsOperator(BaseOperator):
         return paths
 
 
-@attrs.define
+@attrs.define(repr=False)
 class GroupOutput(PlainXComArg):
     """The output paths of a group as the argument of another task; ``output["step"]`` is one path."""
 

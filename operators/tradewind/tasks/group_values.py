@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow.sdk import XComArg
+from airflow.sdk.definitions.param import DagParam
 
 from tradewind.steps import ExperimentError, check_bounded, coerce_param, truncated_repr
 
@@ -26,9 +27,7 @@ def check_values(where: str, values: Any, param_names: frozenset[str]) -> None:
         raise ExperimentError(f"{where}: the DAG has a param {taken[0]!r} already, so give the value another name.")
     for name, value in values.items():
         check_bounded(name, f"{where}: the name of a value", is_json=True)
-        check_bounded(value, f"{where}: value {truncated_repr(name)}", is_json=True)  # before any walk of it
-        if not any(XComArg.iter_xcom_references(value)):
-            plain_value(where, name, value)
+        plain_value(where, name, value)
 
 
 def plain_value(where: str, name: str, value: Any) -> Any:
@@ -40,16 +39,18 @@ def plain_value(where: str, name: str, value: Any) -> Any:
     here = f"{where}: value {truncated_repr(name)}"
     check_bounded(value, here, is_json=True)
     try:
-        plain = json.loads(json.dumps(value, default=_as_list))
+        plain = json.loads(json.dumps(value, default=_as_plain))
     except (TypeError, ValueError):
         raise ExperimentError(
             f"{here} is {truncated_repr(value)}, of type {type(value).__name__}, which JSON cannot represent. Give "
-            "text, a number, or a list or dictionary of them, such as the isoformat() of a date."
+            "text, a number, or a list or dictionary of them, such as the isoformat() of a date, or a task's output."
         ) from None
     return coerce_param(plain, None, None)
 
 
-def _as_list(value: Any) -> list[Any]:
+def _as_plain(value: Any) -> list[Any] | None:
+    if isinstance(value, (XComArg, DagParam)):
+        return None  # while the DAG file is parsed: only a run has its value
     if isinstance(value, Sequence) and not isinstance(value, bytes):
         return list(value)
     raise TypeError
