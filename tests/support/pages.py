@@ -70,7 +70,9 @@ PYTHON: Final = [block for block in BLOCKS if block.language == "python"]
 
 
 def write_scheduled_examples(folder: Path) -> None:
-    """Write the examples that run under a scheduler as DAG files."""
+    """Write the examples that run under a scheduler as DAG files, with the retries that the pages recommend."""
+    dag, retries = r'^(with DAG\("\w+")(?:, default_args={"retries": 3})?', '{"retries": 3, "retry_delay": 1.0}'
     for block in PYTHON:
         if block.dag_id in SCHEDULED:
-            (folder / f"{block.dag_id}.py").write_text(block.text)
+            text = re.sub(dag, rf"\1, default_args={retries}", block.text, flags=re.MULTILINE)
+            (folder / f"{block.dag_id}.py").write_text(text)
