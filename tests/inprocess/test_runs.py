@@ -86,12 +86,6 @@ def test_plain_task_makes_each_version_once(airflow: InProcessAirflow) -> None:
     assert airflow.run("plain_versions", {"n": 8}).states == {"plain": "success"}
 
 
-def test_integer_and_equal_float_are_one_version(airflow: InProcessAirflow) -> None:
-    assert airflow.run("params").decisions == {"params_step": "RUN"}
-    assert airflow.run("params", {"x": 1}).decisions == {"params_step": "REUSE"}
-    assert airflow.run("params", {"x": 2}).decisions == {"params_step": "RUN"}
-
-
 def test_failed_sweep_point_is_named_in_comparison_and_retried(airflow: InProcessAirflow) -> None:
     run = airflow.run("sweep")
     assert run.state == "failed"

@@ -75,45 +75,20 @@ def test_group_waits_for_its_values_and_others_for_its_outputs() -> None:
 @dag(dag_id="own")
 def decorated(lr: float = 0.5) -> None:
     group(values={"cutoff": {"lr": lr, "at": [ingest(), "{{ ds }}"]}})
-
-
-@dag(dag_id="own")
-def in_task_group() -> None:
-    @task_group
-    def outer() -> None:
-        group()
-
-    outer()
-
-
-@dag(dag_id="own")
-def in_unprefixed_group() -> None:
     with TaskGroup("outer", prefix_group_id=False):
-        group()
+        group("plain")
 
-
-@dag(dag_id="own")
-def repeated() -> None:
     @task_group
-    def outer() -> None:
+    def repeated() -> None:
         group()
 
-    outer()
-    outer()
+    repeated()
+    repeated()
 
 
-@pytest.mark.parametrize(
-    ("make", "groups"),
-    [
-        (decorated, ["train"]),
-        (in_task_group, ["outer.train"]),
-        (in_unprefixed_group, ["train"]),
-        (repeated, ["outer.train", "outer__1.train"]),
-    ],
-)
-def test_group_stands_in_other_groups(make: Callable[[], DAG], groups: list[str]) -> None:
-    own = make()
-    for name in groups:
+def test_group_may_be_in_dag_function_and_other_groups() -> None:
+    own = decorated()
+    for name in ("train", "plain", "repeated.train", "repeated__1.train"):
         assert {f"{name}.{each}" for each in ("plan", "first", "second", "outputs")} <= set(own.task_dict)
         plan: Any = own.get_task(f"{name}.plan")
         assert (list(plan.steps), plan.wanted) == ([f"{name}.first", f"{name}.second"], {f"{name}.second"})

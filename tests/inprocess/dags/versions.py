@@ -37,7 +37,6 @@ chain("blocked")
 chain("selected")
 chain("chained")
 experiment_dag("announced", [step("announced/step")], asset_events_of_reused=True)
-experiment_dag("params", [step("params/step", versioned(run_param("x")))], params={"x": 1.0})
 
 parted = step("parted/step", versioned(partition_key()))
 experiment_dag("parted", [parted], schedule=CronPartitionTimetable("0 0 * * *", timezone="UTC"), catchup=False)
