@@ -99,7 +99,12 @@ class Run:
 
     def ended(self) -> Run:
         """Wait until the run has ended, and print what its user sees."""
-        until(lambda: self._state() in ENDED, f"the end of {self.path}", lambda: f"{self.states()}\n{self.told()}")
+        until(
+            lambda: self._state() in ENDED,
+            f"the end of {self.path}",
+            lambda: f"{self.states()}\n{self.told()}",
+            pause_s=1,
+        )
         print(f"\n{self.dag} {self.id}: {self._state()} {self.states()}")
         for task in self.states():
             lines = [line for line in self.log(task).splitlines() if not line.startswith(("::", "Pushing", "Worker s"))]
@@ -115,7 +120,9 @@ class Run:
         at = {"map_index": index.rstrip("]") or -1}
         of = f"{self.path}/taskInstances/{name}"
         newest = self.site.api("GET", f"{of}/{at['map_index']}" if index else of)["try_number"]
-        lines = self.site.api("GET", f"{of}/logs/{number or max(newest, 1)}", params=at | {"full_content": True})
+        if not newest:
+            return ""  # it has not begun
+        lines = self.site.api("GET", f"{of}/logs/{number or newest}", params=at | {"full_content": True})
         return "\n".join(_text_of(line) for line in lines["content"])
 
     def told(self) -> str:

@@ -13,6 +13,7 @@ import pytest
 from tests.adopt.git_repository import Repository
 from tests.adopt.site import RAYS, ROOT, Site, clean_env, distributions, environment, output_of
 from tests.chaos.runs.postgres import LocalPostgres
+from tests.support.pages import blocks_of
 from tests.support.waiting import until
 from tradewind.rehearsal.local.processes import LocalStack
 
@@ -26,8 +27,7 @@ SITES = {"sqlite": "oldest", "postgresql": "newest"}
 
 def example(page: str, number: int = 0) -> str:
     """Return a Python block of a page."""
-    blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
-    return str(blocks[number])
+    return [block.text for block in blocks_of(ROOT / page) if block.language == "python"][number]
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +77,7 @@ def site(
 def test_steps_of_the_readme_run_where_ray_is_plain(site: Site) -> None:
     run = site.trigger("readme").ended()
     assert run.states() == dict.fromkeys(("plan", "data", "total"), "success")
+    assert [path.read_text() for path in site.outputs.glob("total-*/.artifact.json")] == ["4950"]
     assert site.trigger("readme").ended().states() == {"plan": "success", "data": "skipped", "total": "skipped"}
 
 
@@ -117,15 +118,6 @@ def test_execution_timeout_stops_the_job(site: Site) -> None:
     assert run.states() == {"deferred": "failed", "held": "failed"}
     states = [each["status"] for each in site.jobs() if each["entrypoint"] == "sleep 600"]
     assert states == ["STOPPED", "STOPPED"]
-
-
-def test_jobs_that_wait_for_themselves_are_explained(site: Site) -> None:
-    run = site.trigger("full")
-    for task in ("wait_for_itself[0]", "wait_for_itself[1]"):
-        until(lambda task=task: task in run.states() and "of its Ray tasks wait" in run.log(task), task, run.told)  # type: ignore[misc]
-        print(run.log(task))
-    site.api("PATCH", run.path, json={"state": "failed"})
-    until(lambda: all(each["status"] != "RUNNING" for each in site.jobs()), "the end of the jobs", site.jobs)
 
 
 def test_airflow_3_2_is_refused_in_one_line(built: tuple[Path, Path], tmp_path: Path) -> None:
@@ -186,3 +178,13 @@ def test_git_bundle_runs_two_commits_at_once(site: Site, shop: Repository) -> No
     assert "clear 'plan'" in changed.log("total").lower()
     changed.clear("plan", newest_code=True).ended()
     assert changed.states() == {"plan": "success", "prices": "skipped", "total": "skipped"}
+
+
+def test_jobs_that_wait_for_themselves_are_explained(site: Site) -> None:
+    run = site.trigger("full")
+    try:
+        until(lambda: run.told().count("of its Ray tasks waits for 1 CPU") == 2, "the reason", run.told, pause_s=1)
+        print(run.told())
+    finally:
+        site.api("PATCH", run.path, json={"state": "failed"})
+    until(lambda: all(each["status"] != "RUNNING" for each in site.jobs()), "the end of the jobs", site.jobs)
