@@ -127,7 +127,7 @@ class Run:
 
     def told(self) -> str:
         """Return the logs of all tasks."""
-        return "\n".join(f"--- {task}\n{self.log(task)}" for task in self.states())
+        return "\n".join(f"--- {task}: {state}\n{self.log(task)}" for task, state in self.states().items())
 
     def xcom(self, task: str, key: str = "return_value") -> Any:
         return self.site.api("GET", f"{self.path}/taskInstances/{task}/xcomEntries/{key}")["value"]
