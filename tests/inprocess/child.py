@@ -20,6 +20,7 @@ from airflow.dag_processing.dagbag import BundleDagBag
 from airflow.models import import_all_models
 from airflow.models.asset import AssetDagRunQueue, AssetEvent, AssetModel
 from airflow.models.base import Base
+from airflow.models.connection import Connection
 from airflow.models.dagrun import DagRun
 from airflow.models.xcom import XComModel
 from airflow.serialization.definitions.dag import SerializedDAG
@@ -78,7 +79,15 @@ def queued_assets(dag_id: str) -> list[str]:
         return list(session.scalars(query))
 
 
-CALLS: Final[dict[str, Callable[..., Any]]] = {"run": run, "asset_events": asset_events, "queued_assets": queued_assets}
+def add_connection(conn_id: str, host: str) -> None:
+    """Add a Ray connection to Airflow's database."""
+    with create_session() as session:
+        session.add(Connection(conn_id=conn_id, conn_type="ray", host=host))
+
+
+CALLS: Final[dict[str, Callable[..., Any]]] = {
+    call.__name__: call for call in (run, asset_events, queued_assets, add_connection)
+}
 
 
 def main(log_file: str) -> None:

@@ -88,6 +88,9 @@ class InProcessAirflow:
     def queued_assets(self, dag_id: str) -> list[str]:
         return list(self._call("queued_assets", dag_id))
 
+    def add_connection(self, conn_id: str, host: str) -> None:
+        self._call("add_connection", conn_id, host)
+
     def output(self, name: str) -> Path:
         """Return the only output of the step."""
         [path] = self.store.glob(f"{name}-??????")

@@ -11,6 +11,7 @@ import pytest
 from tests.datasets.caches import lines, with_tokenizers
 from tests.datasets.hub_server import COMMIT, TOKEN, HubServer, hub
 from tests.inprocess.conftest import InProcessAirflow
+from tests.operators.loopback_head import ImpatientHead
 
 __all__ = ["hub"]
 pytestmark = pytest.mark.slow
@@ -75,6 +76,19 @@ def test_partition_keys_give_own_versions_without_logical_date(airflow: InProces
         run = airflow.run("parted", partition_key=key)
         assert (run.state, run.partition_key, run.logical_date) == ("success", key, None)
     assert airflow.calls("parted/step") == 2
+
+
+def test_trigger_in_line_reads_connection_from_database(airflow: InProcessAirflow) -> None:
+    head = ImpatientHead(0)
+    head.start()
+    try:
+        airflow.add_connection("stored", head.url)
+        run = airflow.run("deferred")
+        assert (run.state, set(run.states.values())) == ("success", {"success"}), run.text
+        assert run.text.count("running trigger in line") == 3
+        assert run.results["ended"] in head.jobs
+    finally:
+        head.stop()
 
 
 def test_plain_task_makes_each_version_once(airflow: InProcessAirflow) -> None:

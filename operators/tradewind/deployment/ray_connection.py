@@ -7,7 +7,6 @@ process for a while, so that hundreds of tasks on one cluster cause one request.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import threading
@@ -19,7 +18,7 @@ from ipaddress import IPv6Address
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from airflow.sdk import BaseHook, Connection
+from airflow.sdk import BaseHook, Connection, conf
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError, slice_type
@@ -33,6 +32,7 @@ from tradewind.ray_jobs.errors import (
     RayJobsError,
     RayUnreachableError,
 )
+from tradewind.serialization.job_start import SHIP, JobStart
 from tradewind.steps import SecretReference, truncated_repr
 
 if TYPE_CHECKING:
@@ -198,7 +198,8 @@ class RayHook(BaseHook):
     password field, the extra ``token_file`` (path, on the Airflow machines, of a file with mode 0600), or the extra
     ``token_secret`` (``projects/PROJECT/secrets/SECRET`` in Secret Manager). Further extras: ``verify`` (check the TLS
     certificate), ``ca`` (path of a CA bundle), ``region``, ``bucket``, ``slice_types`` (types of the cluster's TPU
-    slices, as a list or as text with commas).
+    slices, as a list or as text with commas), ``ship`` (when Tradewind travels with a job) and ``python`` (the
+    cluster's interpreter for it).
 
     ``ray_conn_id`` may also be the name of a cluster in the fleet file. A connection with that ID precedes the one that
     the file names for the cluster. Without both, the cluster is found by its labels in Google Cloud.
@@ -260,6 +261,24 @@ class RayHook(BaseHook):
         connection = self._find()
         return () if connection is None else _slice_types(_of_type_ray(connection))
 
+    def job_start(self) -> JobStart:
+        """Return how Tradewind starts on the cluster: the extras ``ship`` and ``python``, else the settings.
+
+        Raises:
+            BadAddressError: An extra or the setting has a wrong value.
+        """
+        connection = self._described()
+        ship = _text_extra(connection, "ship") or conf.get("tradewind", "ship", fallback=None) or "auto"
+        if ship not in SHIP:
+            raise BadAddressError(
+                f"Connection {connection.conn_id!r}: ship, here or in [tradewind], must be one of {', '.join(SHIP)}, "
+                f"but is {truncated_repr(ship)}."
+            )
+        python = _text_extra(connection, "python") or None
+        if python is not None and (not python.isprintable() or len(python) > 1000):
+            raise BadAddressError(f"Connection {connection.conn_id!r}: 'python' is no path of an interpreter.")
+        return JobStart(ship, python)
+
     def _connection(self) -> Connection:
         """Return the connection, with an address."""
         return _with_address(self._described())
@@ -293,28 +312,26 @@ class RayHook(BaseHook):
         return synthetic_connection(cluster, self.ray_conn_id)
 
     @classmethod
-    async def _find_from_trigger(cls, ray_conn_id: str) -> Connection:
-        with suppress(AirflowNotFoundException):
-            return await cls.aget_connection(ray_conn_id)
-        cluster = await asyncio.to_thread(fleet_cluster, ray_conn_id)
-        if cluster is None:
-            raise no_such_cluster(ray_conn_id)
-        with suppress(AirflowNotFoundException):
-            return await cls.aget_connection(cluster.connection)
-        return synthetic_connection(cluster, ray_conn_id)
-
-    @classmethod
     async def cluster_from_trigger(cls, ray_conn_id: str) -> RayCluster:
         """Return the same as ``cluster`` without blocking the triggerer's event loop."""
-        connection = _of_type_ray(await cls._find_from_trigger(ray_conn_id))
-        return await asyncio.to_thread(lambda: cluster_of(_with_address(connection)))
+        return await cls._in_thread(cls(ray_conn_id).cluster)
 
     @classmethod
     async def reload_cluster(cls, ray_conn_id: str) -> RayCluster:
         """Return the same without cached tokens, because the cluster refuses the token."""
-        connection = _of_type_ray(await cls._find_from_trigger(ray_conn_id))
+        return await cls._in_thread(cls(ray_conn_id)._reload)
+
+    def _reload(self) -> RayCluster:
+        connection = self._described()
         drop_cached_token(connection)
-        return await asyncio.to_thread(lambda: cluster_of(_with_address(connection)))
+        return cluster_of(_with_address(connection))
+
+    @staticmethod
+    async def _in_thread(read: Callable[[], RayCluster]) -> RayCluster:
+        """Read in a thread: ``aget_connection`` finds nothing in a trigger that ``airflow dags test`` runs in line."""
+        from asgiref.sync import sync_to_async
+
+        return await sync_to_async(read, thread_sensitive=False)()
 
     def test_connection(self) -> tuple[bool, str]:
         """Return the result of the connection form's Test button."""

@@ -61,7 +61,6 @@ class TpuSliceRecoveryTrigger(BaseTrigger):
 
         updates = RepairUpdates()
         try:
-            # Airflow's connections can be read in such a thread, and not in one of asyncio's own.
             make = sync_to_async(build_repair, thread_sensitive=False)
             repair = await make(RepairRequest(**self.request), sleep)
             while not (updates.add_pass(await _one_pass(repair.run_once)) or (self.once and updates.report)):
