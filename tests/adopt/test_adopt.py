@@ -1,4 +1,7 @@
-"""Tradewind in an Airflow of one's own, with a Ray of one's own: what its user sees, from the wheel to git bundles."""
+"""Tradewind in an Airflow of one's own, with a Ray of one's own: what its user sees, from the wheel to git bundles.
+
+The tests of a site go in the order of this file, as its user does: the first brings what steps need to the cluster.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,9 @@ def site(
             postgres = LocalPostgres(stack)
             postgres.start()
             settings["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] = postgres.url
-        site = Site(stack, environment(*AIRFLOW, built[1]), environment(RAYS[SITES[request.param]]), settings)
+        ray = environment(RAYS[SITES[request.param]])
+        output_of(ray / "python", "-m", "pip", "--quiet", "uninstall", "--yes", "fsspec")  # of an earlier run
+        site = Site(stack, environment(*AIRFLOW, built[1]), ray, settings)
         (site.dags / "readme.py").write_text(example("README.md"))
         (site.dags / "first_ray_jobs.py").write_text(example("docs/ray-jobs.md"))
         (site.dags / "where.py").write_text(example(PAGE))
@@ -74,9 +79,12 @@ def site(
             postgres.remove()
 
 
-def test_steps_of_the_readme_run_where_ray_is_plain(site: Site) -> None:
+def test_steps_of_the_readme_run_once_fsspec_is_there(site: Site) -> None:
     run = site.trigger("readme").ended()
-    assert run.states() == dict.fromkeys(("plan", "data", "total"), "success")
+    assert run.states() == {"plan": "success", "data": "failed", "total": "upstream_failed"}
+    [command] = re.findall(r"no fsspec, .* run (\S+ -m pip install fsspec) on each node", run.log("data"))
+    output_of(*command.split())
+    assert run.clear("data").ended().states() == dict.fromkeys(("plan", "data", "total"), "success")
     assert [path.read_text() for path in site.outputs.glob("total-*/.artifact.json")] == ["4950"]
     assert site.trigger("readme").ended().states() == {"plan": "success", "data": "skipped", "total": "skipped"}
 
