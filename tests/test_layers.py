@@ -39,7 +39,7 @@ LAYERS: dict[str, set[str]] = {
     "recipes": {"text", "steps", "storage", "cloud_tpu", "datasets", "records", "plans", "runtime"},
     "rehearsal": {"text", "timeouts", "storage", "cloud_tpu", "records", "runtime"},
     "links": {"ray_jobs"},
-    "deployment": {"steps", "storage", "ray_jobs", "cloud_tpu", "fleet", "plans"},
+    "deployment": {"steps", "storage", "ray_jobs", "cloud_tpu", "fleet", "plans", "serialization"},
     "triggers": {"timeouts", "storage", "ray_jobs", "cloud_tpu", "records", "attempts", "deployment"},
     "tasks": {
         "text", "steps", "storage", "ray_jobs", "cloud_tpu", "records", "serialization", "plans", "attempts",

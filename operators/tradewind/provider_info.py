@@ -120,6 +120,16 @@ _RAY_CONNECTION: dict[str, Any] = {
             ),
             "schema": {"type": ["string", "array", "null"]},
         },
+        "ship": {
+            "label": "Ship Tradewind",
+            "description": "auto, always or never, instead of [tradewind] ship: whether Tradewind travels with a job.",
+            "schema": {"type": ["string", "null"]},
+        },
+        "python": {
+            "label": "Python",
+            "description": "Path on the cluster of the Python for steps and functions. Empty: that of Ray's workers.",
+            "schema": {"type": ["string", "null"]},
+        },
     },
 }
 
@@ -194,6 +204,16 @@ _CONFIG_SECTION: dict[str, Any] = {
             "type": "string",
             "example": "research-production",
             "default": None,
+        },
+        "ship": {
+            "description": (
+                "Whether Tradewind travels with steps, functions and secrets to a cluster: auto (used where the "
+                "cluster has none or another version), always, or never. A connection's extra 'ship' comes first."
+            ),
+            "version_added": "0.1.0",
+            "type": "string",
+            "example": "never",
+            "default": "auto",
         },
         "uv_options": {
             "description": "Further options for uv when it builds the environment of a step on a cluster.",

@@ -404,7 +404,8 @@ def prepare_runtime_env(runtime_env: Mapping[str, Any], needed: Iterable[str] = 
     folders = [path for path in (working_dir, *modules) if path is not None and not path.is_file()]
     if folders:
         # Ray has one list of excludes for all folders, and a module may contain a folder named logs.
-        ours = ALWAYS_EXCLUDED if modules else (*ALWAYS_EXCLUDED, *EXCLUDED_AT_TOP)
+        at_top = [each for each in EXCLUDED_AT_TOP if not any((module / each[1:]).exists() for module in modules)]
+        ours = (*ALWAYS_EXCLUDED, *at_top)
         ready["excludes"] = [*ours, *_with_contents(ready.get("excludes") or [])]
     if working_dir is not None:
         ready["working_dir"] = str(working_dir)

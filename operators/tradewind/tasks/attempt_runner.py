@@ -39,6 +39,7 @@ from tradewind.records.lease import Lease, Phase
 from tradewind.runtime.driver.log_capture import DRIVER_LOG
 from tradewind.runtime.driver.process_guard import guard_command
 from tradewind.runtime.run_step import NOTHING_LEFT, SUPERSEDED
+from tradewind.serialization.preflight import EXIT_UNUSABLE
 from tradewind.serialization.references import CodeFolder
 from tradewind.steps import AirflowWorker
 from tradewind.tasks.address import TaskKey
@@ -85,6 +86,8 @@ def to_job_result(ending: Ending) -> JobResult:
     """Convert an ending to a job result. Ray's user error is the driver's error here, so it is a loss."""
     if ending.exit_code == EXIT_SPEC_CHANGED:
         return JobResult.SPEC_CHANGED
+    if ending.exit_code == EXIT_UNUSABLE:
+        return JobResult.UNRUNNABLE
     if ending.exit_code == SUPERSEDED:
         return JobResult.CHILDREN_ENDED if ending.last_lines[-1:] == (NOTHING_LEFT,) else JobResult.SUPERSEDED
     return _RESULTS.get(ending.kind, JobResult.LOST)
@@ -369,7 +372,9 @@ class StepJobOutcomeHandler(JobOutcomeHandler[dict[str, Any]]):
         return Continuation.RECHECK
 
     def _sentence(self, lease: Lease) -> str:
-        return f"Step {self._step_lease.step.name!r}, attempt {lease.attempt}: {self._ending.sentence}"
+        ending = self._ending
+        why = ending.last_lines[-1] if ending.exit_code == EXIT_UNUSABLE and ending.last_lines else ending.sentence
+        return f"Step {self._step_lease.step.name!r}, attempt {lease.attempt}: {why}"
 
     def _log_pod_summary(self, lease: Lease) -> None:
         """Log one line about an attempt whose slices or hosts restarted."""

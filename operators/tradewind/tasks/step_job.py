@@ -7,7 +7,7 @@ import logging
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from airflow.sdk import conf
 
@@ -19,6 +19,7 @@ from tradewind.ray_jobs.errors import BadDependencyGroupError, ExposedSecretErro
 from tradewind.ray_jobs.request import JobRequest, check_request
 from tradewind.ray_jobs.runtime_env import prepare_runtime_env
 from tradewind.records.attempts import Attempt, attempt_path
+from tradewind.serialization.job_start import JobStart, start_command, start_env
 from tradewind.serialization.references import CodeFolder
 from tradewind.serialization.spec import STEP_VARIABLE, StepSpec, step_spec
 from tradewind.steps import AirflowWorker, Cpu, ExecutorStep, ResolvedStep
@@ -37,6 +38,7 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
+_STORE_MODULES: Final = {"gs://": "gcsfs", "s3://": "s3fs"}
 CONNECT_TIMEOUT_S = 20.0
 """How long an unresponsive cluster is retried before it costs one of Airflow's retries."""
 
@@ -99,7 +101,7 @@ def submit(attempt: Attempt, code: Path, *, has_job: bool = False) -> RayCluster
     """
     spec = StepSpec.from_json(attempt.spec)
     with translated_cluster_errors(f"Step {spec.name!r}"):
-        request = check_request(step_request(attempt, spec, code))
+        request = check_request(step_request(attempt, spec, code, RayHook(attempt.cluster).job_start()))
 
         def submit_request() -> RayCluster:
             jobs = RayHook(attempt.cluster).get_conn()
@@ -113,8 +115,8 @@ def _retried(call: Callable[[], T], has_job: bool) -> T:
     return retry_always(call, logger.warning) if has_job else retry_for(call, CONNECT_TIMEOUT_S, logger.warning)
 
 
-def step_request(attempt: Attempt, spec: StepSpec, code: Path) -> JobRequest:
-    """Build the job of ``attempt``.
+def step_request(attempt: Attempt, spec: StepSpec, code: Path, start: JobStart | None = None) -> JobRequest:
+    """Build the job of ``attempt``, which starts on its cluster as ``start`` says.
 
     Raises:
         BadRequestError: The code folder cannot travel.
@@ -128,9 +130,12 @@ def step_request(attempt: Attempt, spec: StepSpec, code: Path) -> JobRequest:
             runtime_env["env_vars"]["PYTHONPATH"] = ":".join(sources)  # relative: a job starts in its working directory
     file, by = attempt_path(spec.output_path, attempt.number), attempt.by
     task = TaskKey(by["dag"], by["run"], by["task"], by["map_index"], by["try"]).metadata() if "dag" in by else {}
+    driver = shlex.join(["python", "-u", "-m", "tradewind.runtime.run_step", *driver_arguments(file, attempt)])
+    needs = ["fsspec", *(module for scheme, module in _STORE_MODULES.items() if file.startswith(scheme))]
+    runtime_env = start_env(runtime_env, start or JobStart(), needs)
     return JobRequest(
         submission_id=attempt.job,
-        entrypoint=shlex.join(["python", "-u", "-m", "tradewind.runtime.run_step", *driver_arguments(file, attempt)]),
+        entrypoint=start_command(driver),
         runtime_env=prepare_runtime_env(runtime_env, needed),
         metadata={"step": spec.version, "output_path": spec.output_path, **task},
         **place_driver(spec.load_resources()).fields(),

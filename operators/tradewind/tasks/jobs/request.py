@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow.sdk import Context
 
+from tradewind.deployment.ray_connection import RayHook
 from tradewind.ray_jobs.claims import JobClaim
 from tradewind.ray_jobs.errors import BadRequestError
 from tradewind.ray_jobs.request import JobRequest, check_request, shell_command
 from tradewind.ray_jobs.runtime_env import prepare_runtime_env
 from tradewind.runtime.with_secrets import with_secrets
 from tradewind.serialization.callables import describe_call
+from tradewind.serialization.job_start import start_command, start_env
 from tradewind.serialization.references import CodeFolder
-from tradewind.serialization.shipping import CALL_ENTRYPOINT, call_runtime_env, result_marker, ship_tradewind
+from tradewind.serialization.shipping import CALL_ENTRYPOINT, call_runtime_env, result_marker
 from tradewind.tasks.address import TaskKey
 from tradewind.tasks.code import code_folder
 from tradewind.tasks.jobs.exposed_secrets import check_call
@@ -33,6 +35,7 @@ class JobDescription(Protocol):
     """An operator's description of its job; the names are those of ``RayJobOperator``."""
 
     task_id: str
+    ray_conn_id: str
     entrypoint: str | Sequence[Any] | None
     python_callable: Callable[..., Any] | None
     op_args: Sequence[Any]
@@ -66,8 +69,10 @@ def job_request(operator: JobDescription, job: str, context: Context) -> Iterato
         entrypoint, secret_env = with_secrets(command, secrets, f"Task {key.task!r}", unmasked)
         if secret_env:
             runtime_env = {**runtime_env, "env_vars": {**(runtime_env.get("env_vars") or {}), **secret_env}}
-        if operator.ship_tradewind and (operator.python_callable or operator.secrets):
-            runtime_env = ship_tradewind(runtime_env)
+        if operator.python_callable or operator.secrets:
+            start = RayHook(operator.ray_conn_id).job_start()
+            runtime_env = start_env(runtime_env, start, ships=operator.ship_tradewind)
+            entrypoint = start_command(entrypoint)
         request = JobRequest(
             submission_id=job,
             entrypoint=entrypoint,
@@ -98,7 +103,8 @@ def _entrypoint(
         needed = CodeFolder(code).files_of(call.modules)
     check_call(call)
     with call_runtime_env(call, runtime_env) as call_env:
-        yield CALL_ENTRYPOINT, call_env, needed
+        # Behind secrets, the entrypoint is a shell's: it then starts in the Python that started the secrets.
+        yield (start_command(CALL_ENTRYPOINT) if operator.secrets else CALL_ENTRYPOINT), call_env, needed
 
 
 def _with_context(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], context: Context) -> dict[str, Any]:

@@ -1,0 +1,86 @@
+"""Check the Python of a job before Tradewind starts in it.
+
+A job brings this file in the package or as a variable. It needs only the standard library of Python 3.8.
+"""
+
+import json
+import os
+import sys
+
+EXIT_UNUSABLE = 69
+"""EX_UNAVAILABLE of sysexits.h. The last line says what is missing."""
+_SHIPPED = os.path.join("runtime_resources", "py_modules_files") + os.sep
+
+
+def _refuse(sentence):
+    print(sentence, flush=True)
+    sys.exit(EXIT_UNUSABLE)
+
+
+def _installed_version():
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("airflow-provider-tradewind")
+    except PackageNotFoundError:
+        return None
+
+
+def _drop_shipped():
+    """Leave the package that came with the job, so that the installed one of the same version is imported."""
+    kept = [
+        folder
+        for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        if _SHIPPED not in folder or not os.path.isdir(os.path.join(folder, "tradewind"))
+    ]
+    os.environ["PYTHONPATH"] = os.pathsep.join(kept)
+
+
+def _check(ship, version, needs, module):
+    from importlib.util import find_spec
+
+    python = sys.executable
+    found = _installed_version()
+    if ship == "never" and found is None and find_spec("tradewind") is None:
+        _refuse(
+            f"The cluster's Python {python} has no Tradewind, and none travels with the job (ship is 'never'): run "
+            f"{python} -m pip install airflow-provider-tradewind=={version} on each node, or set ship to 'auto'."
+        )
+    if found not in (None, version):
+        used = "the cluster's" if ship == "never" else "Airflow's, which came with it"
+        print(f"The cluster has Tradewind {found}, and Airflow has {version}. This job uses {used}.", flush=True)
+    if ship == "auto" and found == version:
+        _drop_shipped()
+    missing = [name for name in needs if find_spec(name) is None]
+    if missing:
+        _refuse(
+            f"The cluster's Python {python} has no {' and no '.join(missing)}, which the step needs: run {python} -m "
+            f"pip install {' '.join(missing)} on each node, and clear the task."
+        )
+    try:
+        has_module = find_spec(module) is not None
+    except ImportError:
+        has_module = False
+    if not has_module:
+        _refuse(
+            f"The cluster's Tradewind {found or 'of an unknown version'} has no {module}, and Airflow has {version}: "
+            f"run {python} -m pip install airflow-provider-tradewind=={version} on each node, or set ship to 'auto'."
+        )
+
+
+def main():
+    """Check, then start the command in the arguments."""
+    given = json.loads(os.environ.pop("TRADEWIND_START_OPTIONS", "null"))
+    if given is not None:
+        if sys.version_info < (3, 11):  # noqa: UP036 - the cluster's, not Airflow's
+            _refuse(
+                f"The cluster's Python {sys.executable} is {sys.version.split()[0]}, and Tradewind needs 3.11: "
+                "start Ray with that or newer, or name one as 'python' of the connection."
+            )
+        _check(given["ship"], given["version"], given["needs"], sys.argv[3])
+    os.environ["TRADEWIND_PYTHON"] = sys.executable
+    os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    main()
