@@ -8,6 +8,7 @@ Airflow is installed.
 
 from __future__ import annotations
 
+import ast
 import os
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 MAX_COUNT = 2**31
 """Airflow's database stores smaller numbers."""
+
+_MAKERS = ("experiment_dag", "executor_main")
 
 
 def experiment_dag(
@@ -125,7 +128,7 @@ def experiment_group(
     values: Mapping[str, Any] | None = None,
     prefix: str | None = None,
     cluster: str | None = None,
-    timezone: str = "UTC",
+    timezone: str | None = None,
     run_only: Sequence[str] = (),
     force: Sequence[str] = (),
     force_downstream: bool = False,
@@ -147,6 +150,7 @@ def experiment_group(
         steps: The wanted steps.
         values: Name → value of the run, or result of a task; read in configs with ``run_param(name)``, like the
             params of the DAG.
+        timezone: Name of the time zone of ``night()``, if not that of the DAG's schedule.
         default_args: Arguments of the group's tasks; they take precedence over the DAG's.
         prefix: This and the other arguments are those of ``experiment_dag``.
 
@@ -173,7 +177,8 @@ def experiment_group(
         group_id,
         steps,
         values={} if values is None else values,
-        settings=ExperimentSettings(prefix=prefix, cluster=cluster, timezone=timezone, allow_outside=outside),
+        timezone=timezone,
+        settings=ExperimentSettings(prefix=prefix, cluster=cluster, allow_outside=outside),
         options=DagOptions(selection, None, pools or {}, asset_events_of_reused, crossing),
         default_args=default_args or {},
     )
@@ -205,8 +210,19 @@ def _calling_script() -> Path | None:
     caller = frame.f_globals
     if not _is_script(caller):
         return None
+    if _calls_test(Path(caller["__file__"]).read_bytes()):
+        return None
     package = caller["__spec__"].parent if caller.get("__spec__") else ""
     return Path(caller["__file__"]).resolve().parents[len(package.split(".")) if package else 0]
+
+
+def _calls_test(source: bytes) -> bool:
+    """Whether a script tests its DAG with Airflow, as in ``dag = experiment_dag(...)`` and then ``dag.test()``."""
+    nodes = [*ast.walk(ast.parse(source))]
+    calls = [node for node in nodes if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)]
+    made = [each for each in calls if ast.unparse(each.value.func).rpartition(".")[2] in _MAKERS]  # type: ignore[attr-defined]
+    tests = {f"{ast.unparse(target)}.test" for each in made for target in each.targets}
+    return any(isinstance(node, ast.Call) and ast.unparse(node.func) in tests for node in nodes)
 
 
 def _is_script(caller: Mapping[str, Any]) -> bool:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 from datetime import UTC, datetime
+from urllib.parse import quote
 
 import pytest
 import requests
 
 from tests.airflow.conftest import DagRun, Environment
+from tests.airflow.test_plan_page import get, token
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.airflow
@@ -55,6 +57,22 @@ def test_cleared_reused_step_reruns_alone(env: Environment, first_run: DagRun) -
         env.api.clear_task("hello_world", run.run_id, "hello_world_stats")
         until(lambda: run.state == "success" and run.states()["hello_world_stats"] == "success", "the cleared step")
         assert (env.attempts("hello_world/data"), env.attempts("hello_world/stats")) == (1, attempts)
+
+
+def test_group_runs_between_tasks_of_own_dag_also_if_reused(env: Environment) -> None:
+    runs = [env.run("ingest_train_publish") for _ in range(2)]
+    model = env.output("publish/model")
+    for run, of_steps in zip(runs, ("success", "skipped"), strict=True):
+        of_tasks = dict.fromkeys(("ingest", "train.plan", "train.outputs", "publish"), "success")
+        assert run.states() == {**of_tasks, "train.publish_selected": of_steps, "train.publish_model": of_steps}
+        assert f"{model}: {{'mean': 49.5}}" in run.log("publish")
+        page = get(env, f"plan/ingest_train_publish/{quote(run.run_id)}", token(env)).text
+        assert "<h2>train</h2>" in page and page.count("<td class=RUN>") == (2 if of_steps == "success" else 0)
+    page = get(env, f"step/ingest_train_publish/train.publish_model/{quote(runs[1].run_id)}", token(env)).text
+    assert "<td>REUSE</td>" in page and str(model) in page
+    env.api.clear_task("ingest_train_publish", runs[1].run_id, "train.publish_model")
+    until(lambda: runs[1].states()["train.publish_model"] == "success", "the cleared step")
+    assert (env.attempts("publish/selected"), env.attempts("publish/model")) == (1, 2)
 
 
 def test_concurrent_dates_share_attempt_of_one_step(env: Environment) -> None:

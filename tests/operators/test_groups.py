@@ -8,8 +8,9 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import pendulum
 import pytest
-from airflow.sdk import DAG, TaskGroup, dag, task, task_group
+from airflow.sdk import DAG, CronDataIntervalTimetable, TaskGroup, dag, task, task_group
 from airflow.serialization.serialized_objects import DagSerialization
 
 from tests.operators.contexts import context_of, run_at_midnight
@@ -125,6 +126,22 @@ def test_each_group_has_its_own_options_in_the_form(monkeypatch: pytest.MonkeyPa
         assert settings.prefix_of(values) == prefix
 
 
+@pytest.mark.parametrize(
+    ("of_dag", "of_group", "expected"),
+    [
+        ({}, {}, "UTC"),
+        ({"schedule": CronDataIntervalTimetable("@daily", timezone="Europe/Berlin")}, {}, "Europe/Berlin"),
+        ({"schedule": "@daily", "start_date": pendulum.datetime(2026, 1, 1, tz="Asia/Tokyo")}, {}, "Asia/Tokyo"),
+        ({"schedule": "@daily"}, {"timezone": "Asia/Tokyo"}, "Asia/Tokyo"),
+    ],
+)
+def test_night_of_a_group_is_that_of_the_schedule(of_dag: Any, of_group: Any, expected: str) -> None:
+    with DAG("own", **of_dag) as own:
+        group(**of_group)
+    plan: Any = own.get_task("train.plan")
+    assert plan.settings.timezone == expected
+
+
 def test_steps_of_one_name_have_numbered_outputs() -> None:
     steps = [ExecutorStep("same", work, {"at": versioned(n)}) for n in (1, 2)] + [ExecutorStep("outputs", work, {})]
     with DAG("own") as own:
@@ -159,6 +176,7 @@ CYCLE.append(CYCLE)
         (lambda: group(values={"lr": 1}), "the DAG has a param 'lr' already"),
         (lambda: group("a.b"), "Group 'a.b' cannot have this id"),
         (lambda: group(7), "group_id must be text, but is 7"),
+        (lambda: group(default_args=7), "default_args must be a dictionary, but is 7"),
         (lambda: group(timezone="Mars"), "group 'train': there is no time zone 'Mars'"),
         (lambda: group(pools={"v9": "x"}), "group 'train': pools are for slice types"),
         (lambda: experiment_group("train", []), "group 'train' has no steps"),

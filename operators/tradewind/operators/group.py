@@ -139,6 +139,7 @@ def build_group(
     steps: Sequence[ExecutorStep | InputName],
     *,
     values: Mapping[str, Any],
+    timezone: str | None,
     settings: ExperimentSettings,
     options: DagOptions,
     default_args: Mapping[str, Any],
@@ -156,10 +157,15 @@ def build_group(
     where = f"DAG {group.dag.dag_id!r}: group {group_id!r}"
     if next(iter(group.iter_mapped_task_groups()), None) is not None:
         raise _mapped(group_id)
-    check_timezone(where, settings.timezone)
+    if timezone is None:  # the schedule's, which may differ from the DAG's
+        of_dag = getattr(group.dag.timetable, "timezone", None) or group.dag.timezone
+        timezone = of_dag if isinstance(of_dag, str) else of_dag.name
+    check_timezone(where, timezone)
+    if not isinstance(default_args, Mapping):
+        raise ExperimentError(f"{where}: default_args must be a dictionary, but is {truncated_repr(default_args)}.")
     params = frozenset(name for name in group.dag.params if not is_builtin_param(group.dag.params.get_param(name)))
     check_values(where, values, params)
-    settings = replace(settings, group=group_id, value_names=tuple(values))
+    settings = replace(settings, timezone=timezone, group=group_id, value_names=tuple(values))
     try:
         outline = outline_of(where, steps, params | values.keys(), settings, options)
     except UnknownRunValueError as error:

@@ -84,7 +84,7 @@ def add_run_params(dag: DAG, defaults: Selection, group: str = "") -> None:
     if taken := sorted(form.keys() & set(dag.params)):
         raise ExperimentError(
             f"DAG {dag.dag_id!r}: every experiment has {', '.join(map(repr, taken))} in its trigger form already. "
-            "Rename your own param, or set its default in experiment_dag."
+            "Rename your own param, or give its default as an argument of the experiment."
         )
     dag.params.update(form)
     if (prefix := param_name(group, PREFIX)) not in dag.params:
