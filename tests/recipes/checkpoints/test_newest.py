@@ -150,6 +150,15 @@ def test_damage_of_every_checkpoint_fails_and_removes_nothing(tmp_path: Path, ch
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_kill_during_first_saves_starts_again(tmp_path: Path) -> None:
+    (tmp_path / "temporary/step-3/d").mkdir(parents=True)
+    (tmp_path / "temporary/step-3/d/one").write_bytes(b"weights")
+    (tmp_path / "step-5").mkdir()  # Levanter creates it before it waits for the previous save
+    roots = [str(tmp_path), str(tmp_path / "temporary")]
+    resume.clean_up_checkpoints(roots)
+    assert resume.newest_checkpoint(roots) is None and not any((tmp_path / "temporary").iterdir())
+
+
 @pytest.mark.slow
 def test_whole_checkpoint_is_used_if_complete_ones_are_damaged(tmp_path: Path) -> None:
     whole, damaged, bomb = (Path(write_complete(str(tmp_path), step)) for step in (3, 5, 7))

@@ -322,11 +322,17 @@ def damaged_checkpoints(roots: Sequence[str]) -> dict[str, str]:
 def _lost(folders: Sequence[str]) -> dict[str, str]:
     """Return path -> damage of checkpoints that were once complete, of all without metadata or all their files.
 
-    A kill leaves at most one incomplete checkpoint, and without its file list, which is written after the data.
+    A kill leaves data of at most one incomplete checkpoint, and without its file list, which is written after the data.
+    The next one may have an empty folder: Levanter creates it before it waits for the previous save.
     """
-    own = [folder for folder in folders if not _is_link(folder)]
+    own = [folder for folder in folders if not _is_link(folder) and _has_files(folder)]
     was_complete = len(own) > 1 or any(exists(join(folder, FILE_LIST)) for folder in own)
     return dict.fromkeys(own, f"its {METADATA} is missing") if was_complete else {}
+
+
+def _has_files(folder: str) -> bool:
+    fs, root = file_system_at(folder)
+    return bool(fs.find(root))
 
 
 def make_permanent(checkpoint: FoundCheckpoint, root: str) -> None:
