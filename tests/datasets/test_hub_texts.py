@@ -6,6 +6,9 @@ import gzip
 import json
 import os
 import re
+import signal
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -194,6 +197,41 @@ def test_tokenizer_is_below_prefix_of_its_run(
     monkeypatch.setenv(STEP_VARIABLE, "tokenized/a/b-012345")
     folder = stored_tokenizer(MODEL, "tokenizer", str(tmp_path / "run/tokenized/a/b-012345"))
     assert folder == str(tmp_path / "run/.tradewind/tokenizers/people--words")
+
+
+COPIER = """
+import os, signal, sys
+from functools import partial
+from tradewind.attempts import renewal
+from tradewind.datasets import hub_tokenizers
+renewal.make_copy = partial(renewal.make_copy, heartbeat_s=0.3)
+calls, held = 0, hub_tokenizers.check_still_held
+def end(owner):
+    global calls
+    calls += 1
+    if calls == int(sys.argv[1]):
+        os.kill(os.getpid(), int(sys.argv[2]))
+    held(owner)
+hub_tokenizers.check_still_held = end
+print(hub_tokenizers.stored_tokenizer("people/words", "tokenizer", sys.argv[3]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("stop", "calls"), [(signal.SIGKILL, 1), (signal.SIGKILL, 2), (signal.SIGSTOP, 2)])
+def test_tokenizer_of_dead_or_frozen_copier_is_copied_again(
+    texts: HubServer, tmp_path: Path, stop: int, calls: int
+) -> None:
+    out = str(tmp_path / "out")
+    command = [sys.executable, "-c", COPIER, str(calls), str(int(stop)), out]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as copier:
+        os.waitid(os.P_PID, copier.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        assert not Path(tmp_path, "bucket/.tradewind/tokenizers/people--words/provenance.json").exists()
+        folder = Path(stored_tokenizer(MODEL, "tokenizer", out))
+        copier.send_signal(signal.SIGCONT)
+        printed = copier.communicate()[0]
+    assert stop == signal.SIGKILL or printed.splitlines()[-1] == str(folder)
+    assert {name: (folder / name).read_bytes() for name in texts.models[MODEL]} == texts.models[MODEL]
 
 
 def test_tokenizer_is_fetched_again_after_failure(texts: HubServer, tmp_path: Path) -> None:
