@@ -8,13 +8,21 @@ the first step of every attempt), lost steps, checkpoints and validation.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any, Final
 
 METRICS_FILE: Final = "metrics.jsonl"
 """File of an output: one JSON line per step, in the order of execution."""
 STEP_SECONDS: Final = "step_seconds"
 """Key of a metrics row: duration of the step."""
+MAX_LINE_CHARS: Final = 1 << 16
+"""Longer lines, which no training writes, are read in parts."""
+_LINE: Final = re.compile(rf"[^\n]{{1,{MAX_LINE_CHARS}}}")
+_MAX_LINES: Final = 1 << 20
+_MAX_OTHER_LINES: Final = 1000
+"""Lines that are no object; a training leaves one at each kill."""
 _TIMES: Final = ("time", STEP_SECONDS)
 _MAX_S: Final = 1e11
 """Maximum duration, and time since 1970. Longer values and non-numbers are ignored."""
@@ -62,17 +70,32 @@ def first_start(rows: Iterable[Mapping[str, Any]], pod_started: float) -> float:
     return min([pod_started, *(float(row["time"]) for row in rows if row.get("time") is not None)])
 
 
+def objects_in(lines: Iterable[str | bytes], max_others: int | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects among the lines; end after ``max_others`` other lines."""
+    others = 0
+    for line in lines:
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            value = None
+        if isinstance(value, dict):
+            yield value
+        elif (others := others + 1) == max_others:
+            return
+
+
+def bounded_objects(text: str) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects in the text of another training's file, within a bound of lines."""
+    return objects_in((found[0] for found in islice(_LINE.finditer(text), _MAX_LINES)), _MAX_OTHER_LINES)
+
+
 def metrics_rows(text: str) -> list[dict[str, Any]]:
     """Return the rows of a metrics file in file order, without a line that a kill truncated."""
-    rows = []
-    for line in text.splitlines():
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(row, dict) and isinstance(row.get("step"), int) and all(map(_is_time, map(row.get, _TIMES))):
-            rows.append(row)
-    return rows
+    return [
+        row
+        for row in bounded_objects(text)
+        if isinstance(row.get("step"), int) and all(map(_is_time, map(row.get, _TIMES)))
+    ]
 
 
 def _is_time(value: Any) -> bool:

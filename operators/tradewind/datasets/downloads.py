@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from tradewind.datasets.files import UNFINISHED, atomic_writer, join, read_text, state_of, write_json, write_text
+from tradewind.datasets.files import UNFINISHED, atomic_writer, join, state_of, write_json, write_text
 from tradewind.datasets.http_reader import CHUNK_BYTES
 from tradewind.datasets.source_files import DownloadError, SourceFile, check_apart, check_name, repeat_if_damaged
 from tradewind.steps.amounts import human_size
@@ -32,6 +32,7 @@ RESUMABLE: Final = ("**",)
 """For ``ExecutorStep(resumable=...)``: an attempt keeps all files that the previous one copied."""
 PROVENANCE_FILE: Final = "provenance.json"
 LIST_FILE: Final = ".download"
+_MAX_OTHER_LIST_BYTES: Final = 16 << 20
 MAX_CONCURRENT_COPIES: Final = 16
 SECONDS_PER_LINE: Final = 10.0
 """Seconds between two progress lines."""
@@ -270,7 +271,7 @@ def _existing_copies(files: Sequence[SourceFile], folder: str) -> Mapping[str, i
     fs.invalidate_cache()
     root = root.rstrip("/")
     found = {name[len(root) + 1 :]: entry["size"] for name, entry in fs.find(root, detail=True).items()}
-    recorded = read_text(join(folder, LIST_FILE)) if LIST_FILE in found else None
+    recorded = _recorded_list(join(folder, LIST_FILE), max(len(wanted), _MAX_OTHER_LIST_BYTES))
     others = _recorded_names(recorded) if recorded is not None and recorded != wanted else set()
     for name in [name for name in found if UNFINISHED.search(name) or name in others]:
         remove_file(fs, f"{root}/{name}")
@@ -283,6 +284,15 @@ def _existing_copies(files: Sequence[SourceFile], folder: str) -> Mapping[str, i
         for file in files
         if file.name in found and file.size_bytes in (None, found[file.name])
     }
+
+
+def _recorded_list(path: str, max_bytes: int) -> str | None:
+    from tradewind.storage.files import read_contents  # the file store: not while a DAG file is parsed
+
+    content = read_contents([path], max_bytes).get(path)
+    if content is not None and content.flaw is not None:
+        raise DownloadError(f"{path} is not what a download writes ({content.flaw}). Remove it.")
+    return None if content is None else content.text
 
 
 def _recorded_names(recorded: str) -> set[str]:

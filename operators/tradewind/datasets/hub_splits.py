@@ -251,7 +251,7 @@ class _Fields:
         self._count += 1
         if self._count > _MAX_EVENTS:
             raise ValueError(f"it has more than {_MAX_EVENTS:,} values")
-        return next(self._events)
+        return next(self._events, None)  # a head may be empty
 
     def _value(self, event: Any, depth: int, *, is_kept: bool) -> Any:
         if depth > _MAX_DEPTH:

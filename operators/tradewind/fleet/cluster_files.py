@@ -46,7 +46,7 @@ _CLUSTERS: Final = "clusters"
 _FIELD: Final = "tag"
 _HASH_LENGTH: Final = 16
 _MAX_WHY_CHARS: Final = 300
-_MAX_CPU_S: Final = 0.5
+_MAX_CPU_S: Final = 0.2
 _MAX_MEMORY_BYTES: Final = 256 << 20
 
 

@@ -328,9 +328,9 @@ def _read(file: Path) -> str:
     return content.text
 
 
-def _read_toml(file: Path) -> dict[str, Any]:
+def _read_toml(file: Path, **bound: int) -> dict[str, Any]:
     try:
-        return read_toml(file, LARGE)
+        return read_toml(file, **bound)
     except (OSError, ValueError) as error:
         raise BadDependencyGroupError(f"{file} cannot be read: {error}") from error
 
@@ -420,7 +420,7 @@ def _pinned(project: Project, names: Sequence[str]) -> tuple[list[str], bool]:
     if lock.is_file():
         extras = [name for name in names if name in project.extras]
         groups = [name for name in names if name not in project.extras]
-        return UvLock(_read_toml(lock), lock, project.name).pinned(extras, groups), True
+        return UvLock(_read_toml(lock, max_bytes=LARGE), lock, project.name).pinned(extras, groups), True
     wanted = [requirement for name in names for requirement in project.requirements(name)]
     for pattern in _REQUIREMENTS:
         for file in sorted(folder.glob(pattern)):

@@ -5,7 +5,9 @@ Renaming and removing work for every name, and also if a response was lost.
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING, cast
 
@@ -33,8 +35,11 @@ def open_file(path: str, mode: str = "rb") -> IO[bytes]:
     Raises:
         UnusablePathError: It is not a path that may be opened.
         FileNotFoundError: It does not exist.
+        OSError: It is a pipe or another special file, of which a read may never end, or a folder.
     """
     fs, name = file_system_at(path)
+    if mode == "rb" and "file" in fs.protocol and not stat.S_ISREG(os.stat(name).st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file", name)
     return cast("IO[bytes]", fs.open(name, mode))
 
 

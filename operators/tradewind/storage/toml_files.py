@@ -9,13 +9,15 @@ from typing import Any, Final
 
 from tradewind.storage.bounded_read import SMALL, read_local
 
+_MAX_BYTES: Final = SMALL // 4
+"""Several times the size of the largest projects: the parser takes a second for it at worst."""
 _MAX_PARTS: Final = 32
-_PART: Final = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
+_PART: Final = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
 _LONG_KEY: Final = re.compile(rf"(?<![\w-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{_MAX_PARTS}}}")
 """A dotted key on which the parser would spend the square of its length, in memory too."""
 
 
-def read_toml(path: str | os.PathLike[str], max_bytes: int = SMALL) -> dict[str, Any]:
+def read_toml(path: str | os.PathLike[str], max_bytes: int = _MAX_BYTES) -> dict[str, Any]:
     """Return the content of a local TOML file.
 
     Raises:

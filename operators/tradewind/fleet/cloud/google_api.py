@@ -104,11 +104,13 @@ def readable_answer(what: str) -> Iterator[None]:
 
 
 class _BoundedResponse(HTTPResponse):
-    """Response whose whole content is read only within a limit."""
+    """Response whose whole content is read only within a limit, and not uncompressed, which has none."""
 
     def read(self, amt: int | None = None) -> bytes:
         if amt is not None:
             return super().read(amt)
+        if self.getheader("content-encoding", "identity") != "identity":
+            raise HTTPException("it is compressed")
         content = super().read(_MAX_ANSWER_BYTES + 1)
         if len(content) > _MAX_ANSWER_BYTES:
             raise HTTPException(f"more than {_MAX_ANSWER_BYTES >> 20} MiB")
@@ -133,6 +135,7 @@ def _request_bounded(request: Callable[..., Any], uri: str, *args: Any, **kwargs
 
     usual = SCHEME_TO_CONNECTION[uri.partition(":")[0]]
     kwargs["connection_type"] = type(usual.__name__, (usual,), {"response_class": _BoundedResponse})
+    kwargs["headers"] = {**(kwargs.get("headers") or {}), "accept-encoding": "identity"}
     return request(uri, *args, **kwargs)
 
 

@@ -244,6 +244,8 @@ def _evaluate_once(sandbox: ModuleSandbox, file: Path, limit_s: float, for_file:
         if is_by_signal(error):
             raise
         why = f"it takes more than {limit_s:g} s" if isinstance(error, OutOfTime) else error_message(error)
+        if isinstance(error, RecursionError):
+            why = "a config contains itself, or nests too deep: write it flatter"
         reason = Reason(place_of_error(root, error), f"its steps cannot be inspected: {why}")
         return refused_file(file.relative_to(root).as_posix(), reason)
 

@@ -7,12 +7,12 @@ checkpoint repeats some steps and appends them again: ``read_metrics`` takes the
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
+from tradewind.cloud_tpu.goodput import MAX_LINE_CHARS, bounded_objects, objects_in
 from tradewind.datasets.files import exists, is_remote, parent, read_text, write_text
 from tradewind.records.parsing import is_count, is_number
 from tradewind.storage import open_file
@@ -21,10 +21,6 @@ REMOTE_S = 20.0
 """Maximum age of the file on an object store, which each write replaces as a whole."""
 MAX_BYTES: Final = 64 << 20
 """Bound for another training's metrics, which are read at once: some 600,000 steps."""
-MAX_STEPS: Final = 1 << 20
-_MAX_LINE: Final = 1 << 16
-"""Characters of a line; of a longer one, which no training writes, each part is ignored that is none."""
-_LINE: Final = re.compile(rf"[^\n]{{1,{_MAX_LINE}}}")
 
 
 class MetricsFile:
@@ -65,7 +61,7 @@ def read_metrics(path: str) -> list[dict[str, Any]]:
         FileNotFoundError: There is no file.
     """
     with open_file(path) as file:
-        return _parse(iter(partial(file.readline, _MAX_LINE), b""))
+        return _by_step(objects_in(iter(partial(file.readline, MAX_LINE_CHARS), b"")))
 
 
 def read_bounded_metrics(path: str) -> list[dict[str, Any]] | None:
@@ -83,21 +79,15 @@ def read_bounded_metrics(path: str) -> list[dict[str, Any]] | None:
 
 
 def parse_metrics(text: str) -> list[dict[str, Any]]:
-    """Parse the text of another training's file like ``read_metrics``; other lines, and too many steps, are ignored."""
-    return _parse((found[0] for found in _LINE.finditer(text)), MAX_STEPS)
+    """Parse the text of another training's file like ``read_metrics``; other lines, and too many, are ignored."""
+    return _by_step(bounded_objects(text))
 
 
-def _parse(lines: Iterable[str | bytes], max_steps: int | None = None) -> list[dict[str, Any]]:
+def _by_step(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     steps: dict[int, dict[str, Any]] = {}
-    for line in lines:
-        try:
-            values = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if len(steps) == max_steps:
-            break
-        if isinstance(values, dict) and is_count(values.get("step")):
-            steps.setdefault(values["step"], {}).update(values)
+    for row in rows:
+        if is_count(row.get("step")):
+            steps.setdefault(row["step"], {}).update(row)
     return [steps[step] for step in sorted(steps)]
 
 
