@@ -201,6 +201,7 @@ class Site:
         head += [f"--dashboard-agent-listen-port={free_port()}", f"--ray-client-server-port={free_port()}"]
         head += ["--min-worker-port=0", "--max-worker-port=0", "--disable-usage-stats"]
         other = clean_env(PATH=f"{self.other}:/usr/bin:/bin", HOME=str(self.stack.root), RAY_AUTH_MODE="disabled")
+        other["RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT"] = "300"  # a busy machine is slow
         ray = self.stack.start("ray", [str(self.ray / "ray"), "start", *head], other)
         self.command("db", "migrate")
         self.connect("ray_default")
