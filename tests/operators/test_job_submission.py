@@ -5,13 +5,18 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from airflow.exceptions import AirflowFailException
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, BaseOperator
+from airflow.sdk.exceptions import TaskDeferred
+from airflow.sdk.execution_time.timeout import timeout
 
 from tests.operators.contexts import job_task, step_task
 from tests.operators.loopback_head import ImpatientHead, LoopbackHead
@@ -21,6 +26,7 @@ from tradewind.operators.tpu_pod_train import TpuPodTrainOperator
 from tradewind.ray_jobs.errors import BadRequestError
 from tradewind.sensors.ray_job import RayJobSensor
 from tradewind.tasks.errors import StepFailedError
+from tradewind.tasks.jobs.errors import RayJobTimedOutError
 
 FAILING = 150
 STACK_FRAMES = 400
@@ -110,3 +116,24 @@ def test_resubmitting_abandoned_step_does_not_grow_stack(monkeypatch: pytest.Mon
     with ImpatientHead(FAILING).connected(monkeypatch) as head, limited_stack(), succeeded_without_driver:
         task.execute(context)
     assert len(head.jobs) == FAILING + 1
+
+
+@pytest.mark.parametrize(("started_s", "alarm"), [(-2, nullcontext), (60, partial(timeout, 1))], ids=["try", "alarm"])
+def test_execution_timeout_stops_followed_job(head: LoopbackHead, started_s: float, alarm: Callable[[], Any]) -> None:
+    task, context = job_task(execution_timeout=timedelta(seconds=1))
+    context["ti"].start_date = datetime.now(UTC) + timedelta(seconds=started_s)
+    with alarm(), pytest.raises(RayJobTimedOutError, match=r"'.+' was stopped: .* execution_timeout of 1 s"):
+        task.execute(context)
+    assert [job["status"] for job in head.jobs.values()] == ["STOPPED"]
+
+
+def test_deferred_job_has_nearer_deadline_of_its_try(head: LoopbackHead) -> None:
+    started = datetime.now(UTC) - timedelta(seconds=5)
+    for seconds in (None, 3600, 1):
+        task, context = job_task(execution_timeout=timedelta(seconds=60), timeout=seconds, deferrable=True)
+        context["ti"].start_date = started
+        with pytest.raises(TaskDeferred) as left:
+            task.execute(context)
+        _, fields = left.value.trigger.serialize()
+        submitted_at = fields["payload"]["claim"]["submitted_at"]
+        assert fields["watch"]["deadline"] == (submitted_at + 1 if seconds == 1 else started.timestamp() + 60)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from airflow.sdk import BaseOperator, BaseOperatorLink, Context, conf
+from airflow.sdk.exceptions import AirflowTaskTimeout
 
 from tradewind.deployment.fleet import check_cluster_access
 from tradewind.deployment.ray_connection import RayHook
@@ -79,6 +80,7 @@ class RayJobOperator(BaseOperator):
         label_selector: Labels of the node that the entrypoint may run on.
         metadata: Texts that Ray stores with the job.
         timeout: Time from submission (``timedelta`` or seconds) after which the job is stopped and the task fails.
+            Airflow's ``execution_timeout`` does the same from the start of the try; the nearer one counts.
         queue_timeout: The same for the time until the job starts. Without it, a job waits without limit.
         connect_timeout: Seconds to retry an unresponsive cluster before the try fails; a cluster that has, or had, the
             task's job is retried without limit.
@@ -255,11 +257,11 @@ class RayJobOperator(BaseOperator):
         push_links(context["ti"], jobs.cluster, claim.job)
         if not self.wait_for_completion:
             return _TaskResult(claim.job)
-        return self._follow(jobs.cluster, claim, self._follow_request(claim, request), context)
+        return self._follow(jobs.cluster, claim, self._follow_request(claim, request, context), context)
 
-    def _follow_request(self, claim: JobClaim, request: JobRequest) -> FollowRequest:
+    def _follow_request(self, claim: JobClaim, request: JobRequest, context: Context) -> FollowRequest:
         submitted_at = claim.submitted_at or time.time()
-        timeout, queue_timeout = as_seconds(self.timeout), as_seconds(self.queue_timeout)
+        queue_timeout = as_seconds(self.queue_timeout)
         queued_before_s = submitted_at - (claim.queued_since or submitted_at)
         return FollowRequest(
             claim.job,
@@ -267,8 +269,18 @@ class RayJobOperator(BaseOperator):
             result_marker=result_marker(claim.job) if self.python_callable else None,
             queue_timeout_s=None if queue_timeout is None else max(0.0, queue_timeout - queued_before_s),
             queued_since=claim.queued_since,
-            deadline=None if timeout is None else submitted_at + timeout,
+            deadline=min((end for _, end in self._limits(claim, context)), default=None),
         )
+
+    def _limits(self, claim: JobClaim, context: Context) -> list[tuple[str, float]]:
+        """Return the limits of the job, and when each ends: Airflow's counts from the first start of the try."""
+        timeout, limits = as_seconds(self.timeout), []
+        if timeout is not None:
+            limits.append((f"timeout of {timeout:g} s", (claim.submitted_at or time.time()) + timeout))
+        if self.execution_timeout is not None:
+            allowed_s, started = self.execution_timeout.total_seconds(), cast("datetime", context["ti"].start_date)
+            limits.append((f"execution_timeout of {allowed_s:g} s", started.timestamp() + allowed_s))
+        return limits
 
     def _follow(
         self, cluster: RayCluster, claim: JobClaim, request: FollowRequest, context: Context
@@ -286,7 +298,11 @@ class RayJobOperator(BaseOperator):
             )
             self.defer(trigger=trigger, method_name=self.execute_complete.__name__)
         self._followed = (cluster, claim.job, TaskKey.of(context).address)
-        outcome = follow_in_worker(cluster, request, self.log_bytes, full_log)
+        try:
+            outcome = follow_in_worker(cluster, request, self.log_bytes, full_log)
+        except AirflowTaskTimeout:  # raised once; the next lines have all the time they need
+            stop_in_worker(cluster, claim.job, self.log.info)
+            outcome = JobOutcome(Ending(EndingKind.TIMED_OUT, f"Ray job {claim.job!r} was stopped."))
         return self._after_end(claim, outcome, context)
 
     def _after_end(self, claim: JobClaim, outcome: JobOutcome, context: Context) -> _TaskResult | JobClaim:
@@ -307,6 +323,9 @@ class RayJobOperator(BaseOperator):
             return self._next_claim(claim, ending, context)
         save_claim(context, claim.judged(succeeded=False, clears=clears_now(context)))
         log_last_lines(self.log, ending)
+        if ending.kind is EndingKind.TIMED_OUT and (limits := self._limits(claim, context)):
+            limit, _ = min(limits, key=lambda each: each[1])
+            ending = replace(ending, sentence=f"Ray job {claim.job!r} was stopped: it exceeded its task's {limit}.")
         raise job_error(ending, at_once=self.retry_policy is None)
 
     def _next_claim(self, claim: JobClaim, ending: Ending, context: Context) -> JobClaim:
