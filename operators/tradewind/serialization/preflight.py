@@ -28,12 +28,10 @@ def _installed_version():
 
 def _drop_shipped():
     """Leave the package that came with the job, so that the installed one of the same version is imported."""
-    kept = [
-        folder
-        for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep)
-        if _SHIPPED not in folder or not os.path.isdir(os.path.join(folder, "tradewind"))
-    ]
-    os.environ["PYTHONPATH"] = os.pathsep.join(kept)
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    shipped = [each for each in given if _SHIPPED in each and os.path.isdir(os.path.join(each, "tradewind"))]
+    os.environ["PYTHONPATH"] = os.pathsep.join(each for each in given if each not in shipped)
+    sys.path[:] = [each for each in sys.path if each not in shipped]
 
 
 def _check(ship, version, needs, module):
