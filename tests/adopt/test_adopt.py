@@ -82,7 +82,7 @@ def site(
 def test_steps_of_the_readme_run_once_fsspec_is_there(site: Site) -> None:
     run = site.trigger("readme").ended()
     assert run.states() == {"plan": "success", "data": "failed", "total": "upstream_failed"}
-    [command] = re.findall(r"no fsspec, .* run (\S+ -m pip install fsspec) on each node", run.log("data"))
+    [command] = set(re.findall(r"no fsspec, .* run (\S+ -m pip install fsspec) on each node", run.log("data")))
     output_of(*command.split())
     assert run.clear("data").ended().states() == dict.fromkeys(("plan", "data", "total"), "success")
     assert [path.read_text() for path in site.outputs.glob("total-*/.artifact.json")] == ["4950"]
@@ -98,7 +98,7 @@ def test_command_gets_the_result_of_a_function_before_it(site: Site) -> None:
 def test_dags_test_follows_a_deferred_task_and_ends(site: Site) -> None:
     printed = site.command("dags", "test", "first_ray_jobs")
     print(*printed.splitlines()[-20:], sep="\n")
-    assert re.search(r"\b42$", printed, re.MULTILINE)
+    assert re.search(r"\] 42 +\[ray.job\]", printed)
 
 
 def test_sigterm_ends_dags_test_and_says_what_becomes_of_the_job(site: Site) -> None:
