@@ -1,6 +1,6 @@
 """Entry points of DAG files: ``experiment_dag``, ``experiment_group``, and ``executor_main`` for Marin's files.
 
-A DAG file that is run as a script runs the steps instead of making the DAG.
+A DAG file that is run as a script runs the steps instead of making the DAG, unless it calls the DAG's ``test()``.
 
 This imports no large libraries, and Airflow only to make a DAG: step functions import DAG files on clusters, where no
 Airflow is installed.
@@ -78,12 +78,13 @@ def experiment_dag(
         dag_arguments: Further arguments of ``airflow.sdk.DAG``.
 
     Returns:
-        The DAG; None in a script, and on a cluster, where there is nothing to schedule.
+        The DAG; None in a script without ``dag.test()``, and on a cluster, where there is nothing to schedule.
 
     Raises:
         ExperimentError: The steps make no valid experiment; Airflow shows it as the file's import error.
     """
-    script = _calling_script()
+    caller = _calling_file()
+    script = _script_folder(caller)
     if script is None and STEP_VARIABLE in os.environ:
         return None
     from tradewind.plans.selection import Selection
@@ -101,7 +102,7 @@ def experiment_dag(
         if script is None:
             raise
         sys.exit(f"error: {error}")
-    if script is not None:
+    if script is not None and not _calls_test(Path(caller["__file__"]).read_bytes()):
         from tradewind.local.run import ScriptArguments, run_script
 
         arguments = ScriptArguments(prefix, selection, params or {}, max_concurrent, outside)
@@ -110,7 +111,7 @@ def experiment_dag(
     from tradewind.operators.experiment import DagOptions, build_dag
     from tradewind.tasks.context import ExperimentSettings
 
-    return build_dag(
+    dag = build_dag(
         dag_id,
         steps,
         schedule=schedule,
@@ -119,6 +120,12 @@ def experiment_dag(
         dag_arguments=dag_arguments,
         options=DagOptions(selection, max_concurrent, pools or {}, asset_events_of_reused, crossing),
     )
+    if script is not None:  # Airflow's DAG processor sets the file of others
+        from tradewind.tasks.code import set_code_folder
+
+        dag.fileloc = caller["__file__"]
+        set_code_folder(dag, script)
+    return dag
 
 
 def experiment_group(
@@ -202,15 +209,17 @@ def executor_main(
     )
 
 
-def _calling_script() -> Path | None:
-    """Return the folder of the file that calls this module, if Python runs it as a script; with ``-m`` its root."""
+def _calling_file() -> Mapping[str, Any]:
+    """Return the global names of the file that calls this module."""
     frame = sys._getframe(1)
     while frame.f_globals is globals() and frame.f_back is not None:
         frame = frame.f_back
-    caller = frame.f_globals
+    return frame.f_globals
+
+
+def _script_folder(caller: Mapping[str, Any]) -> Path | None:
+    """Return the folder of the calling file, if Python runs it as a script; with ``-m`` its root."""
     if not _is_script(caller):
-        return None
-    if _calls_test(Path(caller["__file__"]).read_bytes()):
         return None
     package = caller["__spec__"].parent if caller.get("__spec__") else ""
     return Path(caller["__file__"]).resolve().parents[len(package.split(".")) if package else 0]

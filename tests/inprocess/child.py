@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import runpy
 import sys
 from collections.abc import Callable
 from functools import partialmethod
@@ -50,6 +51,11 @@ def run(dag_id: str, conf: dict[str, Any], partition_key: str | None) -> dict[st
         return summary(dag.test(run_conf=conf, logical_date=None))
 
 
+def run_script(file: str) -> dict[str, Any]:
+    """Run a DAG file as a script, which assigns its run to ``run``."""
+    return summary(runpy.run_path(file, run_name="__main__")["run"])
+
+
 def summary(run: DagRun) -> dict[str, Any]:
     """Return the states, tries and results of a finished run."""
     results = select(XComModel).filter_by(dag_id=run.dag_id, run_id=run.run_id, key="return_value")
@@ -86,7 +92,7 @@ def add_connection(conn_id: str, host: str) -> None:
 
 
 CALLS: Final[dict[str, Callable[..., Any]]] = {
-    call.__name__: call for call in (run, asset_events, queued_assets, add_connection)
+    call.__name__: call for call in (run, run_script, asset_events, queued_assets, add_connection)
 }
 
 

@@ -82,6 +82,9 @@ class InProcessAirflow:
         fields = self._call("run", dag_id, conf or {}, partition_key)
         return Run(**fields, text=self._log.read_bytes()[before:].decode())
 
+    def run_script(self, file: Path) -> Run:
+        return Run(**self._call("run_script", str(file)), text="")
+
     def asset_events(self, name: str) -> list[dict[str, Any]]:
         return list(self._call("asset_events", name))
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.datasets.caches import lines, with_tokenizers
 from tests.datasets.hub_server import COMMIT, TOKEN, HubServer, hub
-from tests.inprocess.conftest import InProcessAirflow
+from tests.inprocess.conftest import DAGS, InProcessAirflow
 from tests.operators.loopback_head import ImpatientHead
 
 __all__ = ["hub"]
@@ -193,3 +193,8 @@ def test_data_set_and_tokenizer_of_hub_become_tokens(airflow: InProcessAirflow, 
     assert set(hub.tokens) == {f"Bearer {TOKEN}"} and TOKEN not in run.text
     assert (airflow.store / ".tradewind/tokenizers/people--words/tokenizer.json").exists()
     assert airflow.run("hub").decisions == {"tokenized_letters": "REUSE"}
+
+
+def test_script_that_tests_its_dag_runs_steps_once(airflow: InProcessAirflow) -> None:
+    assert airflow.run_script(DAGS / "as_script.py").states == {"plan": "success", "tested_by_script": "success"}
+    assert airflow.calls("tested_by_script") == 1
