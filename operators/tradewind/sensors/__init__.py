@@ -1,0 +1,3 @@
+from tradewind.deployment.airflow_version import check_airflow
+
+check_airflow()
