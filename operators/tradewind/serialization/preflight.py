@@ -3,21 +3,24 @@
 A job brings this file in the package or as a variable. It needs only the standard library of Python 3.8.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import sys
+from typing import NoReturn
 
 EXIT_UNUSABLE = 69
 """EX_UNAVAILABLE of sysexits.h. The last line says what is missing."""
 _SHIPPED = os.path.join("runtime_resources", "py_modules_files") + os.sep
 
 
-def _refuse(sentence):
+def _refuse(sentence: str) -> NoReturn:
     print(sentence, flush=True)
     sys.exit(EXIT_UNUSABLE)
 
 
-def _installed_version():
+def _installed_version() -> str | None:
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -26,7 +29,7 @@ def _installed_version():
         return None
 
 
-def _drop_shipped():
+def _drop_shipped() -> None:
     """Leave the package that came with the job, so that the installed one of the same version is imported."""
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     shipped = [each for each in given if _SHIPPED in each and os.path.isdir(os.path.join(each, "tradewind"))]
@@ -34,7 +37,7 @@ def _drop_shipped():
     sys.path[:] = [each for each in sys.path if each not in shipped]
 
 
-def _check(ship, version, needs, module):
+def _check(ship: str, version: str, needs: list[str], module: str) -> None:
     from importlib.util import find_spec
 
     python = sys.executable
@@ -66,7 +69,7 @@ def _check(ship, version, needs, module):
         )
 
 
-def main():
+def main() -> NoReturn:
     """Check, then start the command in the arguments."""
     given = json.loads(os.environ.pop("TRADEWIND_START_OPTIONS", "null"))
     if given is not None:
