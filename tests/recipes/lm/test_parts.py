@@ -130,8 +130,8 @@ def test_later_metrics_line_of_a_step_wins(tmp_path: Path) -> None:
     assert series(metrics, "eval/loss") == ([2], [1.7])
 
 
-def test_object_store_metrics_survive_writer_process() -> None:
-    path = "memory://test-metrics/run/metrics.jsonl"
+def test_object_store_metrics_survive_writer_process(gs_folder: str) -> None:
+    path = f"{gs_folder}/metrics.jsonl"
     for step in (0, 1):
         metrics = MetricsFile(path)
         metrics.append(step, {"train/loss": 1.0})

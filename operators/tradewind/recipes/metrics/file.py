@@ -6,11 +6,12 @@ checkpoint repeats some steps and appends them again: ``read_metrics`` takes the
 
 from __future__ import annotations
 
+import io
 import json
 import time
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from tradewind.cloud_tpu.goodput import MAX_LINE_CHARS, bounded_objects, objects_in
 from tradewind.datasets.files import exists, is_remote, parent, read_text, write_text
@@ -60,8 +61,9 @@ def read_metrics(path: str) -> list[dict[str, Any]]:
     Raises:
         FileNotFoundError: There is no file.
     """
-    with open_file(path) as file:
-        return _by_step(objects_in(iter(partial(file.readline, MAX_LINE_CHARS), b"")))
+    # An object store's file reads no line within a bound.
+    with open_file(path) as file, io.BufferedReader(cast("io.RawIOBase", file)) as lines:
+        return _by_step(objects_in(iter(partial(lines.readline, MAX_LINE_CHARS), b"")))
 
 
 def read_bounded_metrics(path: str) -> list[dict[str, Any]] | None:
