@@ -193,7 +193,7 @@ class FollowedStep:
         retry_for(lambda: RayJobs(self._cluster).submit_or_attach(request), CONNECT_S, print)
         follow = FollowRequest(attempt.job, demand_of(attempt.job, self._lease.step.step))
         ending = asyncio.run(await_outcome(self._cluster, follow, None, print)).ending
-        print(f"chaos: attempt {attempt.number}: {ending.sentence}", flush=True)
+        print(f"chaos: attempt {attempt.number}: {ending.sentence}", *ending.last_lines, sep="\n", flush=True)
         record = self._lease.store.read()
         lease = record.lease if record else None
         action = next_action(lease, attempt.job, to_job_result(ending))
