@@ -318,6 +318,7 @@ def test_splits_are_those_of_the_datasets_library(
     ("names", "head", "part", "message"),
     [
         ([], "", None, "has no data files"),
+        ([], "# empty", None, "has no data files"),
         (["a.csv", "b.csv", "c.jsonl"], "", None, "its split 'train' has files such as 'a.csv'. Only .jsonl, "),
         (["a.jsonl.bz2"], "", None, "'a.jsonl.bz2' has an unknown ending"),
         (["letters.py", "a.jsonl"], "", None, "is made by its script letters.py"),

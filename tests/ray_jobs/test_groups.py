@@ -253,6 +253,7 @@ DIAMONDS = LOCK + "".join(
         ("pyproject.toml", "[project]\noptional-dependencies = [1]"),
         ("pyproject.toml", "[dependency-groups]\ntalk = 1"),
         ("pyproject.toml", f"{'a.' * 50_000}a = 1"), ("pyproject.toml", f"a = {'[' * 50_000}"),
+        ("pyproject.toml", '"a\\"b".' * 30_000 + "a = 1"), ("pyproject.toml", "[a]\n" * 70_000),
     ],
 )  # fmt: skip
 def test_unreadable_project_or_lock_is_refused_by_name(project: Path, file: str, text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import time
 from collections.abc import Iterator
@@ -100,6 +101,7 @@ def test_outage_is_reported_as_such(compute: LocalCompute, cluster: FleetCluster
         (b"[" * 100_000, "no JSON, or too deep"),
         (b'{"items": [], "nextPageToken": "again"}', "has no end"),
         (b" " * (1 << 20) + b"{}", "more than 1 MiB"),
+        (gzip.compress(b" " * (1 << 20) + b"{}"), "it is compressed"),
     ],
     ids=lambda value: str(value[:30]),
 )
@@ -109,6 +111,8 @@ def test_answer_that_is_not_googles_is_reported(
     class Server(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
+            if answer.startswith(b"\x1f\x8b"):
+                self.send_header("Content-Encoding", "gzip")
             self.end_headers()
             self.wfile.write(answer)
 
