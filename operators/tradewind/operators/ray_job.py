@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.sdk import BaseOperator, BaseOperatorLink, Context, conf
 from airflow.sdk.exceptions import AirflowTaskTimeout
@@ -278,7 +278,7 @@ class RayJobOperator(BaseOperator):
         if timeout is not None:
             limits.append((f"timeout of {timeout:g} s", (claim.submitted_at or time.time()) + timeout))
         if self.execution_timeout is not None:
-            allowed_s, started = self.execution_timeout.total_seconds(), cast("datetime", context["ti"].start_date)
+            allowed_s, started = self.execution_timeout.total_seconds(), context["ti"].start_date
             limits.append((f"execution_timeout of {allowed_s:g} s", started.timestamp() + allowed_s))
         return limits
 
