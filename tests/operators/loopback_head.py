@@ -50,13 +50,15 @@ class LoopbackHead(LoopbackServer):
         job, _, action = call.path.removeprefix("/api/jobs/").partition("/")
         if call.path == "/api/version":
             return _json({"ray_version": "2.60.0"})
+        if call.path.startswith("/api/packages/"):  # it has them all
+            return _json({})
         if action == "stop":
             self.jobs[job]["status"] = "STOPPED"
             return _json({"stopped": True})
         if call.method == "POST":
             fields = json.loads(call.body)
             self.submitted(fields["submission_id"], fields)
-            return _json({"submission_id": fields["submission_id"]})
+            return _json({"submission_id": fields["submission_id"], "job_id": fields["submission_id"]})
         if not job:
             return _json(list(self.jobs.values()))
         if action == "logs":
