@@ -15,6 +15,7 @@ import pytest
 import requests
 
 from tests.support.clusters import CALM
+from tests.support.pages import write_scheduled_examples
 from tests.support.waiting import limit_s
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.local.airflow import LocalAirflow
@@ -153,6 +154,7 @@ def env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
     store, dags = root / "store", root / "dags"
     shutil.copytree(HERE / "dags", dags, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(HERE.parents[1] / "dags", dags, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
+    write_scheduled_examples(dags)
     put_into_zone(dags / "nightly_code_lm.py", NIGHTLY_ZONE)
     # A test edits this copy. It is written now, because Airflow stores changes of a DAG at least 30 s apart.
     text = (dags / "plain_retries.py").read_text().replace("plain_retries", "lowered_retries")

@@ -13,7 +13,6 @@ from typing import Any, Final
 import pytest
 
 from tests.airflow.test_page_access import LINE
-from tests.airflow.test_page_access import MALFORMED as BAD_PLANS
 from tests.hostile.harness import Call, expect_refusal, expect_success, named
 from tradewind.attempts.spec_digest import SpecChangedError, load_claimed_spec, spec_digest
 from tradewind.plans.garbage.collection import RequiredOutputs, find_garbage_below
@@ -241,10 +240,17 @@ def test_valid_records_are_read(sandbox: Path) -> None:
     )
 
 
+BAD_STEPS: Final[list[Any]] = [
+    *({"a": 1}, ["a"], [{name: LINE[name] for name in LINE if name != "reason"}]),
+    *([LINE | {"decision": decision}] for decision in ("DELETE", ["RUN"])),
+    *([LINE | {"output_path": 5}], [LINE | {"task_id": "\ud800"}], [LINE | {"attempt": float("inf")}]),
+]
 PLANS: Final[list[Any]] = [
-    *BAD_PLANS.values(), [], "plan", None, {"prefix": "/p"}, {"prefix": "/p", "steps": [], "warnings": "w"},
-    *({"prefix": "/p", "steps": [LINE | change]} for change in ({"task_id": "\ud800"}, {"attempt": float("inf")})),
-]  # fmt: skip
+    *([], "plan", None, {"prefix": "/p"}, {"prefix": None, "steps": []}),
+    *({"prefix": "/p", "steps": steps} for steps in BAD_STEPS),
+    *({"prefix": "/p", "steps": [], "warnings": warnings} for warnings in ("w", [{}])),
+    {"prefix": "/p", "steps": [], "estimate": 5},
+]
 
 
 def test_malformed_plan_is_refused(sandbox: Path) -> None:
