@@ -30,7 +30,7 @@ LAYERS: dict[str, set[str]] = {
     "cloud_tpu": {"text", "machine", "storage"},
     "ray_jobs": {"text", "timeouts", "machine", "storage", "cloud_tpu"},
     "records": {"machine", "steps", "storage"},
-    "serialization": {"steps", "storage", "records"},
+    "serialization": {"_version", "steps", "storage", "records"},
     "plans": {"text", "steps", "storage", "records"},
     "attempts": {"machine", "steps", "storage", "ray_jobs", "records", "serialization", "plans"},
     "datasets": {"text", "steps", "storage", "records", "serialization", "plans", "attempts"},
@@ -223,5 +223,10 @@ def test_package_imports_without_airflow() -> None:
         "import hello_world, nightly_code_lm\n"
         "from tradewind.serialization.references import Reference\n"
         "assert Reference('ingest_train_publish', 'fit').load().__name__ == 'fit'\n"
+        "from airflow.sdk import Variable\n"
+        "for use in (bool, len, int, float, str, list, os.fspath, 'b'.__contains__, lambda it: it == 1, '{}'.format):\n"
+        "    try: use(Variable.get('x')['y'] + 1)\n"
+        "    except (ImportError, TypeError): pass\n"
+        "    else: raise AssertionError(use)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -7,17 +7,17 @@ cluster; what the file makes with Airflow is never looked at there.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from tradewind.serialization.file_statements import is_of_airflow
 
 
 class Nothing:
-    """Value of any name of Airflow: whatever a DAG file does with it gives nothing again."""
+    """Value of any name of Airflow: what a DAG file makes with it is nothing again, and has no text, size or truth."""
 
     def __getattr__(self, name: str) -> Nothing:
         if name.startswith("__"):  # Python and libraries look for their own methods
@@ -35,17 +35,16 @@ class Nothing:
 
     def __setitem__(self, key: object, value: object) -> None: ...
 
-    def __iter__(self) -> Iterator[Nothing]:
-        return iter(())
+    def _refuse(self, *_: Any) -> NoReturn:
+        raise ImportError(
+            "This file reads a value that it has from Airflow, which this cluster lacks: put what steps need into a "
+            "module of its own, without Airflow."
+        )
 
-    def __len__(self) -> int:
-        return 0
-
-    def __fspath__(self) -> str:
-        return ""
-
-    def __int__(self) -> int:
-        return 0
+    # A made-up value would make a wrong output in silence.
+    __bool__ = __iter__ = __len__ = __int__ = __float__ = __index__ = __fspath__ = __contains__ = _refuse
+    __str__ = __format__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    __hash__ = object.__hash__
 
     def __mro_entries__(self, bases: tuple[object, ...]) -> tuple[type, ...]:
         return () if any(isinstance(base, type) for base in bases) else (object,)
