@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from airflow.sdk import DAG
 
     from tradewind.operators.group import ExperimentGroup
+    from tradewind.plans.selection import Selection
 
 MAX_COUNT = 2**31
 """Airflow's database stores smaller numbers."""
@@ -87,15 +88,11 @@ def experiment_dag(
     script = _script_folder(caller)
     if script is None and STEP_VARIABLE in os.environ:
         return None
-    from tradewind.plans.selection import Selection
-
     try:
         _check_arguments(steps, max_concurrent, params)
         _check_texts(dag_id=dag_id)
         _check_texts(prefix=prefix, cluster=cluster, description=dag_arguments.get("description"), is_optional=True)
-        selection = Selection(
-            _as_tuple("run_only", run_only), _as_tuple("force", force), force_downstream, force_run_failed
-        )
+        selection = _selection(run_only, force, force_downstream, force_run_failed)
         outside = _as_tuple("allow_outside", allow_outside)
         crossing = _as_tuple("allow_cross_region", allow_cross_region)
     except ExperimentError as error:
@@ -120,11 +117,8 @@ def experiment_dag(
         dag_arguments=dag_arguments,
         options=DagOptions(selection, max_concurrent, pools or {}, asset_events_of_reused, crossing),
     )
-    if script is not None:  # Airflow's DAG processor sets the file of others
-        from tradewind.tasks.code import set_code_folder
-
-        dag.fileloc = caller["__file__"]
-        set_code_folder(dag, script)
+    if script is not None:
+        _set_file(dag, caller["__file__"], script)
     return dag
 
 
@@ -169,15 +163,12 @@ def experiment_group(
     """
     from tradewind.operators.experiment import DagOptions
     from tradewind.operators.group import build_group
-    from tradewind.plans.selection import Selection
     from tradewind.tasks.context import ExperimentSettings
 
     _check_arguments(steps, None, None)
     _check_texts(group_id=group_id)
     _check_texts(prefix=prefix, cluster=cluster, is_optional=True)
-    selection = Selection(
-        _as_tuple("run_only", run_only), _as_tuple("force", force), force_downstream, force_run_failed
-    )
+    selection = _selection(run_only, force, force_downstream, force_run_failed)
     outside = _as_tuple("allow_outside", allow_outside)
     crossing = _as_tuple("allow_cross_region", allow_cross_region)
     return build_group(
@@ -232,6 +223,22 @@ def _calls_test(source: bytes) -> bool:
     made = [each for each in calls if ast.unparse(each.value.func).rpartition(".")[2] in _MAKERS]  # type: ignore[attr-defined]
     tests = {f"{ast.unparse(target)}.test" for each in made for target in each.targets}
     return any(isinstance(node, ast.Call) and ast.unparse(node.func) in tests for node in nodes)
+
+
+def _set_file(dag: DAG, file: str, folder: Path) -> None:
+    """Set the file of a script's DAG, as Airflow's DAG processor does for others, and the folder of its code."""
+    from tradewind.tasks.code import set_code_folder
+
+    dag.fileloc = file
+    set_code_folder(dag, folder)
+
+
+def _selection(
+    run_only: Sequence[str], force: Sequence[str], force_downstream: bool, force_run_failed: bool
+) -> Selection:
+    from tradewind.plans.selection import Selection
+
+    return Selection(_as_tuple("run_only", run_only), _as_tuple("force", force), force_downstream, force_run_failed)
 
 
 def _is_script(caller: Mapping[str, Any]) -> bool:
