@@ -133,6 +133,10 @@ def test_group_in_own_dag_hands_paths_on_also_if_reused(airflow: InProcessAirflo
     assert refusal in failed.log("always") and failed.tries["always"] == 1
     again = airflow.run("own_dag", {"cutoff": "tuesday", "train.force_run_failed": False})
     assert set(again.decisions_of("train").values()) == {"BLOCKED"}
+
+
+@pytest.mark.long  # once of three runs, on a busy machine, the last task saw no ended step: see issue 34
+def test_part_of_a_group_hands_on_its_paths(airflow: InProcessAirflow) -> None:
     part = airflow.run("own_dag", {"cutoff": "sunday", "train.run_only": ["first"]})
     assert list(part.results["train.outputs"]) == ["own/first"] and part.states["publish_first"] == "success"
     assert "Step 'own/second' has no output in this run, because the plan left it out" in part.log("always")

@@ -13,7 +13,7 @@ _MAX_BYTES: Final = SMALL // 4
 """Several times the size of the largest projects: the parser takes a second for it at worst."""
 _MAX_PARTS: Final = 32
 _PART: Final = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
-_LONG_KEY: Final = re.compile(rf"(?<![\w-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{_MAX_PARTS}}}")
+_LONG_KEY: Final = re.compile(rf"(?<![\w\\-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{_MAX_PARTS}}}")
 """A dotted key on which the parser would spend the square of its length, in memory too."""
 
 
