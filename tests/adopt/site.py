@@ -14,6 +14,7 @@ import time
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fcntl import LOCK_EX, flock
 from functools import partial
 from hashlib import sha256
 from importlib.metadata import version
@@ -63,14 +64,16 @@ def environment(*requirements: str | Path) -> Path:
     needed = [*others, *(str(PROJECT["dependencies"]) for _ in own)]
     name = re.sub(r"[^\w.]+", "-", others[0]).strip("-.")
     folder = KEPT / f"{name}-{sha256(json.dumps([sys.version, needed]).encode()).hexdigest()[:8]}"
-    python = folder / "bin" / "python"
-    pip = (python, "-m", "pip", "--quiet", "--quiet", "install")
-    if not (folder / "complete").exists():
-        output_of(sys.executable, "-m", "venv", "--clear", folder)
-        output_of(*pip, *others, *own)
-        (folder / "complete").touch()
-    if own:
-        output_of(*pip, "--no-deps", "--force-reinstall", *own)
+    install = (folder / "bin" / "python", "-m", "pip", "--quiet", "--quiet", "install")
+    KEPT.mkdir(exist_ok=True)
+    with (KEPT / f"{folder.name}.lock").open("w") as lock:
+        flock(lock, LOCK_EX)  # another run may make it as well
+        if not (folder / "complete").exists():
+            output_of(sys.executable, "-m", "venv", "--clear", folder)
+            output_of(*install, *others, *own)
+            (folder / "complete").touch()
+        elif own:
+            output_of(*install, "--no-deps", "--force-reinstall", *own)
     return folder / "bin"
 
 
