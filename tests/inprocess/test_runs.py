@@ -115,6 +115,12 @@ def test_failed_sweep_point_is_named_in_comparison_and_retried(airflow: InProces
     assert (again.state, airflow.attempts("sweep/2.0"), airflow.attempts("sweep/table")) == ("success", 2, 2)
     assert "rate=2" in (airflow.output("sweep/table") / "comparison.md").read_text()
 
+    part = airflow.run(
+        "sweep_group", {"is_mended": True} | {f"sweep.{each}": ["sweep/0.1"] for each in ("run_only", "force")}
+    )
+    assert (part.decisions_of("sweep")["sweep.sweep_0.1"], part.states["sweep.sweep_table"]) == ("RUN", "skipped")
+    assert "sweep/0.1" in part.results["sweep.outputs"], "its task has no edge to the last task"
+
 
 def test_group_in_own_dag_hands_paths_on_also_if_reused(airflow: InProcessAirflow) -> None:
     first, second = airflow.run("own_dag"), airflow.run("own_dag")
@@ -135,7 +141,6 @@ def test_group_in_own_dag_hands_paths_on_also_if_reused(airflow: InProcessAirflo
     assert set(again.decisions_of("train").values()) == {"BLOCKED"}
 
 
-@pytest.mark.long  # once of three runs, on a busy machine, the last task saw no ended step: see issue 34
 def test_part_of_a_group_hands_on_its_paths(airflow: InProcessAirflow) -> None:
     part = airflow.run("own_dag", {"cutoff": "sunday", "train.run_only": ["first"]})
     assert list(part.results["train.outputs"]) == ["own/first"] and part.states["publish_first"] == "success"

@@ -59,7 +59,7 @@ def test_group_waits_for_its_values_and_others_for_its_outputs() -> None:
         "train.plan": {"ingest", "before"},
         "train.first": {"train.plan"},
         "train.second": {"train.first"},
-        "train.outputs": {"train.second"},
+        "train.outputs": {"train.first", "train.second"},
         "publish": {"train.outputs"},
         "after": {"train.outputs"},
     }

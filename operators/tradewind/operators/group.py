@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NoReturn, cast
 
 import attrs
 from airflow.sdk import BaseOperator, Context, TaskGroup
 from airflow.sdk.definitions.xcom_arg import PlainXComArg, XComArg
-from airflow.sdk.exceptions import DuplicateTaskIdFound
+from airflow.sdk.exceptions import AirflowRescheduleException, DuplicateTaskIdFound
 
+from tradewind.deployment.task_instances import WAITING_STATES
 from tradewind.operators.experiment import DEFAULTS, DagOptions, check_timezone, outline_of
 from tradewind.plans.plan import Decision
 from tradewind.steps import ExecutorStep, ExperimentError, InputName, UnknownRunValueError, truncated_repr
@@ -20,7 +22,7 @@ from tradewind.tasks.errors import PlanOutdatedError
 from tradewind.tasks.group_values import check_values
 from tradewind.tasks.params import add_run_params, is_builtin_param
 from tradewind.tasks.plan_lines import whole_plan
-from tradewind.tasks.plan_wait import planned_values, skip_if_not_planned
+from tradewind.tasks.plan_wait import RESCHEDULE_S, planned_values, skip_if_not_planned
 
 MAX_SHOWN: Final = 5
 """Tasks in a message."""
@@ -54,9 +56,11 @@ class OutputsOperator(BaseOperator):
         """Return the paths of the outputs that exist."""
         planned_values(context, self.plan_task_id)  # the plan exists, else this task is skipped or waits for it
         skip_if_not_planned(context, self.plan_task_id)
-        states = states_now(context, list(self.names))
+        states, steps = states_now(context, list(self.names)), whole_plan(context, self.plan_task_id).steps
+        if any(states.get(step.task_id) in WAITING_STATES for step in steps):  # those that have no edge to this task
+            raise AirflowRescheduleException(datetime.now(UTC) + timedelta(seconds=RESCHEDULE_S))
         paths: dict[str, str] = {}
-        for step in whole_plan(context, self.plan_task_id).steps:
+        for step in steps:
             state = states.get(step.task_id) or "removed"
             is_reused = step.decision is Decision.REUSE and state in ("skipped", "removed")
             if state == "success" or is_reused:
@@ -181,9 +185,16 @@ def build_group(
             trigger_rule="none_failed",
             doc_md="Hands the output paths of the steps on, made or reused.",
         )
-        group.last.set_upstream([task for task in tasks if not task.downstream_task_ids])
+        # All steps, not only the last ones: the plan may skip those at once, while others run.
+        group.last.set_upstream([task for task in tasks if not _may_fail(task)])
     add_run_params(group.dag, options.selection, group_id)
     return group
+
+
+def _may_fail(task: BaseOperator) -> bool:
+    """Whether the group succeeds without this step: only steps that read it ``even_if_failed`` read it."""
+    readers = [reader.trigger_rule for reader in task.downstream_list]
+    return bool(readers) and set(readers) == {"all_done"}
 
 
 def _mapped(group_id: str | None) -> ExperimentError:
