@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
-import time
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +24,8 @@ from typing import Any, Final
 
 import requests
 
-from tests.support.waiting import until
+from tests.support.waiting import limit_s, until
+from tradewind.rehearsal.local.airflow_api import FINISHED_RUN_STATES, AirflowApi
 from tradewind.rehearsal.local.processes import LocalStack, free_port
 
 ROOT: Final = Path(__file__).parents[2]
@@ -36,7 +37,9 @@ RAYS: Final = {
     "newest": f"ray[default]=={version('ray')}",
 }
 """The oldest that pyproject.toml allows, and the one of the lock."""
-ENDED: Final = {"success", "failed", "skipped", "upstream_failed", "removed"}
+_LOCAL_BUNDLE: Final = "airflow.dag_processing.bundles.local.LocalDagBundle"
+_GIT_BUNDLE: Final = "airflow.providers.git.bundles.git.GitDagBundle"
+_PASSWORDS: Final = "simple_auth_manager_passwords.json.generated"
 
 
 def clean_env(**more: str) -> dict[str, str]:
@@ -47,11 +50,10 @@ def clean_env(**more: str) -> dict[str, str]:
 
 def output_of(*command: str | Path, **options: Any) -> str:
     """Run a command and return its output; fail with the output if it fails."""
-    done = subprocess.run(
-        [str(word) for word in command], text=True, stdout=-1, stderr=-2, check=False, **{"env": clean_env()} | options
-    )
+    options = {"env": clean_env(), "text": True, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} | options
+    done = subprocess.run([str(word) for word in command], check=False, **options)
     assert done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stdout}"
-    return done.stdout
+    return str(done.stdout)
 
 
 def environment(*requirements: str | Path) -> Path:
@@ -77,140 +79,138 @@ def environment(*requirements: str | Path) -> Path:
     return folder / "bin"
 
 
-def distributions(folder: Path) -> tuple[Path, Path]:
-    """Build the checkout's sdist and wheel, as a release does, and return their paths."""
-    output_of(environment("build") / "python", "-m", "build", "--outdir", folder, ROOT)
-    return next(folder.glob("*.tar.gz")), next(folder.glob("*.whl"))
-
-
 @dataclass(frozen=True)
 class Run:
     """One DAG run, as its user sees it in Airflow."""
 
-    site: Site
+    api: AirflowApi
     dag: str
     id: str
 
-    @property
-    def path(self) -> str:
-        return f"dags/{self.dag}/dagRuns/{self.id}"
+    def tasks(self) -> dict[str, dict[str, Any]]:
+        """Return the task instances by task; a mapped one's index follows its id."""
+        found = self.api.task_instances(self.dag, self.id)
+        return {re.sub(r"\[-1\]", "", f"{each['task_id']}[{each['map_index']}]"): each for each in found}
 
     def states(self) -> dict[str, str | None]:
-        """Return the state of each task; a mapped one's index follows its id."""
-        found = self.site.api("GET", f"{self.path}/taskInstances")["task_instances"]
-        return {f"{each['task_id']}{_index(each['map_index'])}": each["state"] for each in found}
+        return {name: task["state"] for name, task in self.tasks().items()}
 
     def ended(self) -> Run:
         """Wait until the run has ended, and print what its user sees."""
-        until(
-            lambda: self._state() in ENDED,
-            f"the end of {self.path}",
-            lambda: f"{self.states()}\n{self.told()}",
-            pause_s=1,
-        )
-        print(f"\n{self.dag} {self.id}: {self._state()} {self.states()}")
-        for task in self.states():
-            lines = [line for line in self.log(task).splitlines() if not line.startswith(("::", "Pushing", "Worker s"))]
-            print(f"  {task}:", *lines[-6:], sep="\n    ")
+        what = f"{self.dag} {self.id}"
+        until(lambda: self._state() in FINISHED_RUN_STATES, what, lambda: f"{self.states()}\n{self.told()}", pause_s=1)
+        print(f"\n{what}: {self._state()} {self.states()}")
+        for name in self.tasks():
+            lines = [line for line in self.log(name).splitlines() if "::" not in line and "Pushing xcom" not in line]
+            print(f"  {name}:", *lines[-6:], sep="\n    ")
         return self
 
     def _state(self) -> str:
-        return str(self.site.api("GET", self.path)["state"])
+        return str(self.api.dag_run(self.dag, self.id)["state"])
 
-    def log(self, task: str, number: int = 0) -> str:
-        """Return the log of a task's try, by default the newest, as the UI shows it."""
-        name, _, index = task.partition("[")
-        at = {"map_index": index.rstrip("]") or -1}
-        of = f"{self.path}/taskInstances/{name}"
-        newest = self.site.api("GET", f"{of}/{at['map_index']}" if index else of)["try_number"]
-        if not newest:
-            return ""  # it has not begun
-        lines = self.site.api("GET", f"{of}/logs/{number or newest}", params=at | {"full_content": True})
-        return "\n".join(_text_of(line) for line in lines["content"])
+    def log(self, name: str) -> str:
+        """Return the log of a task's newest try, as the UI shows it; empty before the first."""
+        task = self.tasks()[name]
+        at = (task["task_id"], task["try_number"], task["map_index"])
+        return self.api.task_log(self.dag, self.id, *at) if task["try_number"] else ""
 
     def told(self) -> str:
         """Return the logs of all tasks."""
-        return "\n".join(f"--- {task}: {state}\n{self.log(task)}" for task, state in self.states().items())
+        return "\n".join(f"--- {name}\n{self.log(name)}" for name in self.tasks())
 
-    def xcom(self, task: str, key: str = "return_value") -> Any:
-        return self.site.api("GET", f"{self.path}/taskInstances/{task}/xcomEntries/{key}")["value"]
+    def result(self, task: str) -> Any:
+        return self.api.xcom(self.dag, self.id, task)
 
-    def clear(self, *tasks: str, newest_code: bool = False) -> Run:
-        """Clear tasks, as the UI's button does."""
-        body = {"dry_run": False, "dag_run_id": self.id, "task_ids": list(tasks), "only_failed": False}
-        body |= {"run_on_latest_version": newest_code, "include_downstream": True}
-        self.site.api("POST", f"dags/{self.dag}/clearTaskInstances", json=body)
-        return self
+    def clear(self, task: str, *, newest_code: bool = False) -> Run:
+        """Clear a task and what is downstream, and wait for the run's end."""
+        self.api.clear_task(self.dag, self.id, task, downstream=True, with_latest=newest_code)
+        return self.ended()
 
 
-def _index(number: int) -> str:
-    return "" if number < 0 else f"[{number}]"
+class Repository:
+    """A Git repository of DAGs with a package beside them, as a team has it; its steps wait until ``gate`` exists."""
 
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.gate = folder, folder.with_name("gate")
+        shutil.copytree(Path(__file__).with_name("git"), folder, ignore=shutil.ignore_patterns("__pycache__"))
+        self.gate.touch()
+        self._git("init", "--quiet", "--initial-branch=main")
+        self.commit(0, price=0)
 
-def _text_of(line: Any) -> str:
-    if not isinstance(line, dict):
-        return str(line)
-    errors = [f"{each['exc_type']}: {each['exc_value']}" for each in line.get("error_detail") or ()]
-    return " ".join([str(line.get("event", "")), *errors])
+    def commit(self, number: int, *, price: int, is_broken: bool = False) -> str:
+        """Commit other settings, and return the commit's hash, which is the bundle's version."""
+        settings = {"COMMIT": number, "PRICE": price, "IS_BROKEN": is_broken, "GATE": str(self.gate)}
+        lines = [f"{name} = {value!r}\n" for name, value in settings.items()]
+        (self.folder / "shop" / "settings.py").write_text("".join(lines))
+        self._git("add", ".")
+        self._git("-c", "user.name=a", "-c", "user.email=a@example.org", "commit", "--quiet", f"--message={number}")
+        return self._git("rev-parse", "HEAD").strip()
+
+    def _git(self, *words: str) -> str:
+        home = {"PATH": os.environ["PATH"], "HOME": str(self.folder.parent)}
+        done = subprocess.run(["git", *words], cwd=self.folder, env=home, capture_output=True, text=True, check=True)
+        return done.stdout
 
 
 class Site:
     """A user's Airflow, as ``airflow standalone`` starts it, and the plain Ray that its connection names."""
 
     def __init__(self, stack: LocalStack, airflow: Path, ray: Path, settings: Mapping[str, str]) -> None:
-        self.stack, self.airflow, self.ray = stack, airflow, ray
-        self.dags, self.home = stack.root / "dags", stack.root / "airflow"
-        self.outputs, self.other = stack.root / "outputs", stack.root / "other" / "bin"
+        self.stack, self.airflow, self.ray, self.dags = stack, airflow, ray, stack.root / "dags"
+        self.home, self.outputs, self.other = (stack.root / name for name in ("airflow", "outputs", "other"))
         for folder in (self.dags, self.home, self.other):
-            folder.mkdir(parents=True)
-        # The python of the PATH is another one than Ray's.
-        (self.other / "python").symlink_to(Path(sys.base_prefix) / "bin" / "python3")
-        (self.other / "python3").symlink_to(Path(sys.base_prefix) / "bin" / "python3")
-        self._ports = [free_port() for _ in range(3)]
+            folder.mkdir()
+        for name in ("python", "python3"):  # the PATH of the cluster has another Python than Ray's
+            (self.other / name).symlink_to(Path(sys.base_prefix) / "bin" / "python3")
         self.url, self.dashboard = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
+        (self.home / _PASSWORDS).write_text('{"admin": "admin"}')
+        self.api = AirflowApi(self.url, "admin", "admin")
+        self._log_ports = [str(free_port()) for _ in range(2)]
+        self.shop = Repository(stack.root / "shop")
         self._settings, self._numbers = settings, count()
 
     def env(self) -> dict[str, str]:
         """Return the environment of the user's Airflow and of the user's shell; the connection is in neither."""
-        api, logs = self.url, self._ports[0]
+        git = {"repo_url": str(self.shop.folder), "tracking_ref": "main", "refresh_interval": 5}
+        bundles = [{"name": "dags-folder", "classpath": _LOCAL_BUNDLE, "kwargs": {"path": str(self.dags)}}]
+        bundles += [{"name": "shop", "classpath": _GIT_BUNDLE, "kwargs": git}]
         values = {
-            "HOME": str(self.stack.root),
-            "AIRFLOW_HOME": str(self.home),
-            "AIRFLOW__API__BASE_URL": api,
-            "AIRFLOW__API__HOST": "127.0.0.1",
-            "AIRFLOW__API__PORT": api.rpartition(":")[2],
-            "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
-            "AIRFLOW__CORE__DAGS_FOLDER": str(self.dags),
-            "AIRFLOW__CORE__DEFAULT_TASK_RETRIES": "2",
-            "AIRFLOW__CORE__DEFAULT_TASK_RETRY_DELAY": "5",
-            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{api}/execution/",
-            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-            "AIRFLOW__CORE__PARALLELISM": "8",
-            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
-            "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_STORAGE_PATH": str(self.home / "bundles"),
-            "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
-            "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(self._ports[1]),
-            "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(logs),
-            "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE": "True",
-            "AIRFLOW__TRADEWIND__PREFIX": str(self.outputs),
+            "API__BASE_URL": self.url,
+            "API__HOST": "127.0.0.1",
+            "API__PORT": self.url.rpartition(":")[2],
+            "CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+            "CORE__DAGS_FOLDER": str(self.dags),
+            "CORE__DEFAULT_TASK_RETRIES": "2",
+            "CORE__DEFAULT_TASK_RETRY_DELAY": "5",
+            "CORE__LOAD_EXAMPLES": "False",
+            "CORE__PARALLELISM": "8",
+            "DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps(bundles),
+            "DAG_PROCESSOR__DAG_BUNDLE_STORAGE_PATH": str(self.home / "bundles"),
+            "DAG_PROCESSOR__REFRESH_INTERVAL": "5",
+            "LOGGING__TRIGGER_LOG_SERVER_PORT": self._log_ports[0],
+            "LOGGING__WORKER_LOG_SERVER_PORT": self._log_ports[1],
+            "OPERATORS__DEFAULT_DEFERRABLE": "True",
+            "TRADEWIND__PREFIX": str(self.outputs),
+            "WORKERS__EXECUTION_API_TIMEOUT": "120",
+            **self._settings,
         }
-        return clean_env(**values, **self._settings, PATH=f"{self.airflow}:{os.environ['PATH']}")
+        settings = {f"AIRFLOW__{name}": value for name, value in values.items()}
+        homes = {"HOME": str(self.stack.root), "AIRFLOW_HOME": str(self.home)}
+        return clean_env(**settings, **homes, PATH=f"{self.airflow}:{os.environ['PATH']}")
 
     def start(self) -> None:
-        """Start both; return when Airflow is healthy and knows its connection."""
-        port, temp = str(self._ports[2]), self.stack.scratch()
-        head = ["--head", "--block", "--num-cpus=4", f"--port={port}", "--node-ip-address=127.0.0.1"]
-        head += [f"--dashboard-port={self.dashboard.rpartition(':')[2]}", f"--temp-dir={temp}"]
-        head += [f"--dashboard-agent-listen-port={free_port()}", f"--ray-client-server-port={free_port()}"]
-        head += ["--min-worker-port=0", "--max-worker-port=0", "--disable-usage-stats"]
+        """Start both; return when they are healthy, and Airflow knows its connection."""
+        head = ["--head", "--block", "--num-cpus=4", "--node-ip-address=127.0.0.1", "--disable-usage-stats"]
+        ports = ("port", "dashboard-agent-listen-port", "ray-client-server-port")
+        head += [f"--dashboard-port={self.dashboard.rpartition(':')[2]}", f"--temp-dir={self.stack.scratch()}"]
+        head += ["--min-worker-port=0", "--max-worker-port=0", *(f"--{name}={free_port()}" for name in ports)]
         other = clean_env(PATH=f"{self.other}:/usr/bin:/bin", HOME=str(self.stack.root), RAY_AUTH_MODE="disabled")
         other["RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT"] = "300"  # a busy machine is slow
-        ray = self.stack.start("ray", [str(self.ray / "ray"), "start", *head], other)
-        self.command("db", "migrate")
+        started = [self.stack.start("ray", [str(self.ray / "ray"), "start", *head], other)]
+        started += [self.stack.start("standalone", [str(self.airflow / "airflow"), "standalone"], self.env())]
+        until(lambda: self._is_ready() or any(each.poll() for each in started), "Airflow and Ray", self.logs)
+        assert [each.poll() for each in started] == [None, None], self.logs()
         self.connect("ray_default")
-        airflow = self.stack.start("standalone", [str(self.airflow / "airflow"), "standalone"], self.env())
-        until(lambda: self._is_ready() or ray.poll() or airflow.poll(), "Airflow and Ray", self.logs)
-        assert (ray.poll(), airflow.poll()) == (None, None), self.logs()
 
     def connect(self, name: str, **extra: str) -> None:
         """Add a connection to the cluster to Airflow's database."""
@@ -220,9 +220,8 @@ class Site:
     def shell(self, *words: str) -> tuple[subprocess.Popen[bytes], Path]:
         """Start a command of Airflow in the user's shell; return it and the file with its output."""
         name = f"shell-{next(self._numbers)}"
-        return self.stack.start(
-            name, [str(self.airflow / "airflow"), *words], self.env()
-        ), self.stack.logs / f"{name}.log"
+        process = self.stack.start(name, [str(self.airflow / "airflow"), *words], self.env())
+        return process, self.stack.logs / f"{name}.log"
 
     def command(self, *words: str) -> str:
         """Run a command of Airflow in the user's shell, and return its output."""
@@ -237,36 +236,18 @@ class Site:
 
     def _is_ready(self) -> bool:
         try:
+            requests.get(f"{self.url}/execution/health", timeout=60)  # tasks then need not wait for its first answer
             health = requests.get(f"{self.url}/api/v2/monitor/health", timeout=10).json()
-            ready = all(each["status"] == "healthy" for each in health.values())
-            return ready and requests.get(f"{self.dashboard}/api/version", timeout=10).ok
+            return all(each["status"] == "healthy" for each in health.values()) and self.jobs() == []
         except (requests.RequestException, TypeError):
             return False
 
-    def api(self, method: str, path: str, **options: Any) -> Any:
-        """Call Airflow's REST API; wait while it does not know the object, as after a file was added."""
-        token = requests.get(f"{self.url}/auth/token", timeout=60).json()["access_token"]
-        headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
-        answer = requests.request(method, f"{self.url}/api/v2/{path}", headers=headers, timeout=60, **options)
-        assert answer.ok, f"{method} {path}: {answer.status_code} {answer.text}"
-        return answer.json()
+    def trigger(self, dag: str, commit: str | None = None) -> Run:
+        """Start a run once Airflow has read the DAG, and the Git bundle's ``commit`` if it is given."""
+        read = partial(self.api.wait_for_dag, dag, limit_s())
+        until(lambda: read()["bundle_version"] == commit or commit is None, f"{dag} of {commit}", read, pause_s=1)
+        return Run(self.api, dag, self.api.trigger(dag))
 
-    def trigger(self, dag: str, **conf: Any) -> Run:
-        """Start a run, once Airflow has read the DAG."""
-        until(lambda: self._is_read(dag), f"DAG {dag}", lambda: self.api("GET", "importErrors"), pause_s=1)
-        body = {"logical_date": None, "conf": conf, "dag_run_id": f"run-{time.time_ns()}"}
-        return Run(self, dag, self.api("POST", f"dags/{dag}/dagRuns", json=body)["dag_run_id"])
-
-    def _is_read(self, dag: str) -> bool:
-        errors = self.api("GET", "importErrors")["import_errors"]
-        assert not errors, errors
-        return any(each["dag_id"] == dag for each in self.api("GET", "dags", params={"limit": 100})["dags"])
-
-    def read(self, commit: str) -> None:
-        """Wait until Airflow has read the DAGs of this commit."""
-        asked = partial(self.api, "GET", "dags/shop")
-        until(lambda: self._is_read("shop") and asked()["bundle_version"] == commit, commit, asked, pause_s=1)
-
-    def jobs(self) -> Any:
+    def jobs(self) -> list[dict[str, Any]]:
         """Return the cluster's jobs, as its dashboard lists them."""
-        return requests.get(f"{self.dashboard}/api/jobs/", timeout=60).json()
+        return list(requests.get(f"{self.dashboard}/api/jobs/", timeout=60).json())

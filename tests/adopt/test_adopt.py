@@ -1,4 +1,4 @@
-"""Tradewind in an Airflow of one's own, with a Ray of one's own: what its user sees, from the wheel to git bundles.
+"""Tradewind in an Airflow of one's own, with a Ray of one's own: what its user sees, from the wheel to Git bundles.
 
 The tests of a site go in the order of this file, as its user does: the first brings what steps need to the cluster.
 """
@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.adopt.git_repository import Repository
-from tests.adopt.site import RAYS, ROOT, Site, clean_env, distributions, environment, output_of
+from tests.adopt.site import RAYS, ROOT, Site, clean_env, environment, output_of
 from tests.chaos.runs.postgres import LocalPostgres
 from tests.support.pages import blocks_of
 from tests.support.waiting import until
@@ -22,10 +21,11 @@ from tradewind.rehearsal.local.processes import LocalStack
 
 pytestmark = [pytest.mark.long, pytest.mark.airflow, pytest.mark.ray]
 
-AIRFLOW = ("apache-airflow==3.3.*", "apache-airflow-providers-git", "psycopg2-binary", "asyncpg")
-FILES = Path(__file__).with_name("dags")
+AIRFLOW = ("apache-airflow==3.3.*", "apache-airflow-providers-git")
+DRIVERS = {"sqlite": (), "postgresql": ("psycopg2-binary", "asyncpg")}
+RAY = {"sqlite": "oldest", "postgresql": "newest"}
+JOBS = Path(__file__).with_name("jobs_dags.py")
 PAGE = "docs/your-own-airflow-and-ray.md"
-SITES = {"sqlite": "oldest", "postgresql": "newest"}
 
 
 def example(page: str, number: int = 0) -> str:
@@ -35,42 +35,30 @@ def example(page: str, number: int = 0) -> str:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The sdist and the wheel of this checkout."""
-    return distributions(tmp_path_factory.mktemp("dist"))
+    """The sdist and the wheel of this checkout, as a release builds them."""
+    folder = tmp_path_factory.mktemp("dist")
+    output_of(environment("build") / "python", "-m", "build", "--outdir", folder, ROOT)
+    return next(folder.glob("*.tar.gz")), next(folder.glob("*.whl"))
 
 
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Repository:
-    """A team's repository, whose steps need not wait."""
-    repository = Repository(tmp_path_factory.mktemp("git") / "shop")
-    repository.gate.touch()
-    repository.commit(0, price=0)
-    return repository
-
-
-@pytest.fixture(scope="module", params=SITES)
+@pytest.fixture(scope="module", params=RAY)
 def site(
-    request: pytest.FixtureRequest,
-    built: tuple[Path, Path],
-    shop: Repository,
-    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest, built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:
     stack = LocalStack(tmp_path_factory.mktemp(request.param))
-    settings, postgres = shop.setting(stack.root / "dags"), None
+    settings, postgres = {}, None
     try:
         if request.param == "postgresql":
             postgres = LocalPostgres(stack)
             postgres.start()
-            settings["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] = postgres.url
-        ray = environment(RAYS[SITES[request.param]])
+            settings["DATABASE__SQL_ALCHEMY_CONN"] = postgres.url
+        ray = environment(RAYS[RAY[request.param]])
         output_of(ray / "python", "-m", "pip", "--quiet", "uninstall", "--yes", "fsspec")  # of an earlier run
-        site = Site(stack, environment(*AIRFLOW, built[1]), ray, settings)
-        (site.dags / "readme.py").write_text(example("README.md"))
-        (site.dags / "first_ray_jobs.py").write_text(example("docs/ray-jobs.md"))
-        (site.dags / "where.py").write_text(example(PAGE))
-        (site.dags / "group.py").write_text(example(PAGE, 1))
-        for file in FILES.glob("*.py"):
-            (site.dags / file.name).write_text(file.read_text())
+        site = Site(stack, environment(*AIRFLOW, *DRIVERS[request.param], built[1]), ray, settings)
+        examples = {"readme": example("README.md"), "first_ray_jobs": example("docs/ray-jobs.md")}
+        examples |= {"where": example(PAGE), "group": example(PAGE, 1), "jobs": JOBS.read_text()}
+        for name, text in examples.items():
+            (site.dags / f"{name}.py").write_text(text)
         site.start()
         yield site
     finally:
@@ -84,15 +72,9 @@ def test_steps_of_the_readme_run_once_fsspec_is_there(site: Site) -> None:
     assert run.states() == {"plan": "success", "data": "failed", "total": "upstream_failed"}
     [command] = set(re.findall(r"no fsspec, .* run (\S+ -m pip install fsspec) on each node", run.log("data")))
     output_of(*command.split())
-    assert run.clear("data").ended().states() == dict.fromkeys(("plan", "data", "total"), "success")
+    assert set(run.clear("data").states().values()) == {"success"}
     assert [path.read_text() for path in site.outputs.glob("total-*/.artifact.json")] == ["4950"]
     assert site.trigger("readme").ended().states() == {"plan": "success", "data": "skipped", "total": "skipped"}
-
-
-def test_command_gets_the_result_of_a_function_before_it(site: Site) -> None:
-    run = site.trigger("first_ray_jobs").ended()
-    assert run.states() == {"add": "success", "say": "success"}
-    assert re.search(r"^42$", run.log("say"), re.MULTILINE)
 
 
 def test_dags_test_follows_a_deferred_task_and_ends(site: Site) -> None:
@@ -112,7 +94,7 @@ def test_sigterm_ends_dags_test_and_says_what_becomes_of_the_job(site: Site) -> 
 
 
 def test_functions_run_in_the_python_that_runs_ray(site: Site) -> None:
-    assert site.trigger("where").ended().xcom("where").endswith(f" in {site.ray.parent}")
+    assert site.trigger("where").ended().result("where").endswith(f" in {site.ray.parent}")
     site.connect("ray_missing_python", python="/opt/missing/bin/python")
     run = site.trigger("pythons").ended()
     assert run.states() == {"command": "success", "nowhere": "failed"}
@@ -121,76 +103,15 @@ def test_functions_run_in_the_python_that_runs_ray(site: Site) -> None:
     assert str(site.ray) in run.log("nowhere")
 
 
+def test_command_gets_the_result_of_a_function_before_it(site: Site) -> None:
+    run = site.trigger("first_ray_jobs").ended()
+    assert run.states() == {"add": "success", "say": "success"}
+    assert re.search(r" 42$", run.log("say"), re.MULTILINE)
+
+
 def test_execution_timeout_stops_the_job(site: Site) -> None:
-    run = site.trigger("limits").ended()
-    assert run.states() == {"deferred": "failed", "held": "failed"}
-    states = [each["status"] for each in site.jobs() if each["entrypoint"] == "sleep 600"]
-    assert states == ["STOPPED", "STOPPED"]
-
-
-def test_airflow_3_2_is_refused_in_one_line(built: tuple[Path, Path], tmp_path: Path) -> None:
-    sdist, _ = built
-    home = {"HOME": str(tmp_path), "AIRFLOW_HOME": str(tmp_path), "AIRFLOW__CORE__DAGS_FOLDER": str(tmp_path / "dags")}
-    home["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
-    (tmp_path / "dags").mkdir()
-    (tmp_path / "dags" / "first.py").write_text(example("docs/ray-jobs.md"))
-    airflow = str(environment("apache-airflow==3.2.2", sdist) / "airflow")
-    output_of(airflow, "db", "migrate", env=clean_env(**home))
-    asked = [airflow, "dags", "list-import-errors", "--local", "--output", "plain"]
-    printed = subprocess.run(asked, env=clean_env(**home), capture_output=True, text=True).stdout
-    print(printed)
-    assert printed.count("needs Airflow 3.3 or newer, this is 3.2.2") == 1
-
-
-def test_group_hands_its_outputs_on_also_when_it_reuses_them(site: Site) -> None:
-    run = site.trigger("choose_sum_publish").ended()
-    assert set(run.states().values()) == {"success"}
-    again = site.trigger("choose_sum_publish").ended()
-    assert [task for task, state in again.states().items() if state == "skipped"] == [
-        "sums.own_numbers",
-        "sums.own_total",
-    ]
-    assert [each.xcom("publish") for each in (run, again)] == ["The sum is 378."] * 2
-
-
-def test_git_bundle_keeps_a_run_on_its_commit(site: Site, shop: Repository) -> None:
-    first = shop.commit(1, price=1, is_broken=True)
-    site.read(first)
-    old = site.trigger("shop").ended()
-    assert old.states() == {"plan": "success", "prices": "success", "total": "failed"}
-    site.read(shop.commit(2, price=1))
-    old.clear("total").ended()
-    assert old.states()["total"] == "failed"
-    assert "add_up of commit 1" in old.log("total")
-    old.clear("total", newest_code=True).ended()
-    assert old.states()["total"] == "success"
-    assert "add_up of commit 2" in old.log("total")
-    assert site.trigger("shop_function").ended().xcom("commit") == 2
-
-
-def running_prices(site: Site) -> list[str]:
-    ids = {each["submission_id"]: each["status"] for each in site.jobs() if each["submission_id"]}
-    return [job for job, status in ids.items() if "prices" in job and status == "RUNNING"]
-
-
-def test_git_bundle_runs_two_commits_at_once(site: Site, shop: Repository) -> None:
-    shop.gate.unlink()
-    runs = []
-    for number in (3, 4):
-        site.read(shop.commit(number, price=number))
-        runs.append(site.trigger("shop"))
-        until(lambda: len(running_prices(site)) == len(runs), "its job", site.jobs)
-    shop.gate.touch()
-    for number, run in zip((3, 4), runs, strict=True):
-        assert set(run.ended().states().values()) == {"success"}
-        assert f"add_up of commit {number}" in run.log("total")
-    made = sorted(json.loads(path.read_text()) for path in site.outputs.glob("prices-*/prices.json"))
-    assert made == [[1, 1], [3, 3], [4, 4]]
-    changed = runs[0].clear("total", newest_code=True).ended()
-    assert changed.states()["total"] == "failed"
-    assert "clear 'plan'" in changed.log("total").lower()
-    changed.clear("plan", newest_code=True).ended()
-    assert changed.states() == {"plan": "success", "prices": "skipped", "total": "skipped"}
+    assert site.trigger("limits").ended().states() == {"deferred": "failed", "held": "failed"}
+    assert [each["status"] for each in site.jobs() if each["entrypoint"] == "sleep 600"] == ["STOPPED", "STOPPED"]
 
 
 def test_jobs_that_wait_for_themselves_are_explained(site: Site) -> None:
@@ -199,5 +120,60 @@ def test_jobs_that_wait_for_themselves_are_explained(site: Site) -> None:
         until(lambda: run.told().count("of its Ray tasks waits for 1 CPU") == 2, "the reason", run.told, pause_s=1)
         print(run.told())
     finally:
-        site.api("PATCH", run.path, json={"state": "failed"})
-    until(lambda: all(each["status"] != "RUNNING" for each in site.jobs()), "the end of the jobs", site.jobs)
+        site.api.mark_task(run.dag, run.id, "wait_for_itself", "failed")
+    until(lambda: not running(site, ""), "the end of the jobs", site.jobs)
+
+
+def test_airflow_3_2_is_refused_in_one_line(built: tuple[Path, Path], tmp_path: Path) -> None:
+    home = clean_env(HOME=str(tmp_path), AIRFLOW_HOME=str(tmp_path), AIRFLOW__CORE__LOAD_EXAMPLES="False")
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "dags" / "first.py").write_text(example("docs/ray-jobs.md"))
+    airflow = environment("apache-airflow==3.2.2", built[0]) / "airflow"
+    output_of(airflow, "db", "migrate", env=home)
+    asked = [airflow, "dags", "list-import-errors", "--local", "--output", "plain"]
+    printed = subprocess.run(asked, env=home, capture_output=True, text=True).stdout
+    print(printed)
+    assert printed.count("needs Airflow 3.3 or newer, this is 3.2.2") == 1
+
+
+def test_group_hands_its_outputs_on_also_when_it_reuses_them(site: Site) -> None:
+    for reused in (set(), {"sums.own_numbers", "sums.own_total"}):
+        run = site.trigger("choose_sum_publish").ended()
+        states = run.states()
+        assert {task for task, state in states.items() if state == "skipped"} == reused
+        assert set(states.values()) <= {"success", "skipped"}
+        assert run.result("publish") == "The sum is 378."
+
+
+def test_git_bundle_keeps_a_run_on_its_commit(site: Site) -> None:
+    run = site.trigger("shop", site.shop.commit(1, price=1, is_broken=True)).ended()
+    assert run.states() == {"plan": "success", "prices": "success", "total": "failed"}
+    second = site.shop.commit(2, price=1)
+    assert site.trigger("shop_function", second).ended().result("commit") == 2
+    for code, state in ((1, "failed"), (2, "success")):
+        assert run.clear("total", newest_code=code == 2).states()["total"] == state
+        assert f"add_up of commit {code}" in run.log("total")
+
+
+def running(site: Site, name: str) -> list[str]:
+    """Return the running jobs whose names contain ``name``."""
+    ids = {each["submission_id"] or "": each["status"] for each in site.jobs()}
+    return [job for job, status in ids.items() if name in job and status == "RUNNING"]
+
+
+def test_git_bundle_runs_two_commits_at_once(site: Site) -> None:
+    site.shop.gate.unlink()
+    runs = []
+    for number in (3, 4):
+        runs.append(site.trigger("shop", site.shop.commit(number, price=number)))
+        until(lambda: len(running(site, "prices")) == len(runs), "its job", site.jobs)
+    site.shop.gate.touch()
+    for number, run in zip((3, 4), runs, strict=True):
+        assert set(run.ended().states().values()) == {"success"}
+        assert f"add_up of commit {number}" in run.log("total")
+    made = sorted(json.loads(path.read_text()) for path in site.outputs.glob("prices-*/prices.json"))
+    assert made == [[1, 1], [3, 3], [4, 4]]
+    assert runs[0].clear("total", newest_code=True).states()["total"] == "failed"
+    assert "clear 'plan'" in runs[0].log("total").lower()
+    ended = runs[0].clear("plan", newest_code=True).states()
+    assert ended == {"plan": "success", "prices": "skipped", "total": "skipped"}

@@ -1,0 +1,32 @@
+"""Airflow DAGs of jobs: in which Python they run, how long they may, and drivers that hold what they wait for."""
+
+from datetime import timedelta
+
+from airflow.sdk import DAG, task
+
+from tradewind.operators.ray_job import RayJobOperator
+
+with DAG("pythons"):
+    RayJobOperator(task_id="command", entrypoint="python -c 'import sys; print(sys.executable)'")
+
+    @task.ray(ray_conn_id="ray_missing_python")
+    def nowhere() -> None: ...
+
+    nowhere()
+
+with DAG("limits", default_args={"execution_timeout": timedelta(seconds=20), "retries": 0}):
+    RayJobOperator(task_id="deferred", entrypoint="sleep 600")
+    RayJobOperator(task_id="held", entrypoint="sleep 600", deferrable=False)
+
+with DAG("sleeper"):
+    RayJobOperator(task_id="sleep", entrypoint="echo asleep; sleep 600")
+
+with DAG("full"):
+
+    @task.ray(num_cpus=2)
+    def wait_for_itself(number: int) -> int:
+        import ray
+
+        return ray.get(ray.remote(num_cpus=1)(lambda: number).remote())
+
+    wait_for_itself.expand(number=[1, 2])
