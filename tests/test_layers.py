@@ -30,7 +30,7 @@ LAYERS: dict[str, set[str]] = {
     "cloud_tpu": {"text", "machine", "storage"},
     "ray_jobs": {"text", "timeouts", "machine", "storage", "cloud_tpu"},
     "records": {"machine", "steps", "storage"},
-    "serialization": {"_version", "steps", "storage", "records"},
+    "serialization": {"_version", "steps", "storage", "ray_jobs", "records"},
     "plans": {"text", "steps", "storage", "records"},
     "attempts": {"machine", "steps", "storage", "ray_jobs", "records", "serialization", "plans"},
     "datasets": {"text", "steps", "storage", "records", "serialization", "plans", "attempts"},
@@ -42,7 +42,7 @@ LAYERS: dict[str, set[str]] = {
     "deployment": {"steps", "storage", "ray_jobs", "cloud_tpu", "fleet", "plans", "serialization"},
     "triggers": {"timeouts", "storage", "ray_jobs", "cloud_tpu", "records", "attempts", "deployment"},
     "tasks": {
-        "text", "steps", "storage", "ray_jobs", "cloud_tpu", "records", "serialization", "plans", "attempts",
+        "_version", "text", "steps", "storage", "ray_jobs", "cloud_tpu", "records", "serialization", "plans", "attempts",
         "runtime", "links", "deployment", "triggers",
     },
     "hooks": {"steps", "ray_jobs", "records", "serialization", "attempts", "deployment", "triggers", "tasks"},

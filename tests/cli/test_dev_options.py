@@ -16,6 +16,7 @@ from tradewind.fleet.dev_sessions import FleetError, active_holders, holder_requ
 from tradewind.fleet.fleet_file import load_fleet
 from tradewind.ray_jobs.details import JobDetails
 from tradewind.ray_jobs.request import check_request
+from tradewind.ray_jobs.worker_python import start_command
 
 COMMAND = ("dev-tpu",)
 
@@ -58,7 +59,8 @@ def test_owned_cluster_given_by_name_or_file_refuses_others(
 def test_session_holder_is_small_head_job_naming_its_user() -> None:
     request = check_request(holder_request("mine", "Ada L.", "v4-8", wait_s=0.0, silent_s=90.0, runtime_env={}))
     assert request.submission_id.startswith("dev-tpu-ada-l-mine-") and request.metadata["user"] == "Ada L."
-    assert request.entrypoint.endswith(f"{request.submission_id} v4-8 --silent 90 --wait 0")
+    holder = f"python -u -m tradewind.runtime.dev_slice {request.submission_id} v4-8 --silent 90 --wait 0"
+    assert request.entrypoint == start_command(holder)
     assert request.num_cpus == 0 and list(request.resources or {}) == ["node:__internal_head__"]
 
 

@@ -27,6 +27,7 @@ from tradewind.ray_jobs.errors import BadAddressError, RayAuthenticationError, R
 from tradewind.rehearsal.cloud.secret_manager import LocalSecretManager
 from tradewind.rehearsal.local.processes import LocalStack, free_port
 from tradewind.rehearsal.local.ray import LocalRay
+from tradewind.serialization.job_start import JobStart
 
 RAY = version("ray")
 
@@ -237,6 +238,34 @@ def test_extras_that_are_no_object_are_refused_by_connection(extra: str) -> None
         extras_of(Connection(conn_id="mine", conn_type="ray", extra=extra))
     for empty in (None, "", "{}", "null"):
         assert extras_of(Connection(conn_id="mine", conn_type="ray", extra=empty)) == {}
+
+
+@pytest.mark.parametrize(
+    ("extra", "setting", "expected"),
+    [
+        ({}, None, JobStart("auto")),
+        ({"ship": "", "python": " /opt/ray/bin/python "}, "never", JobStart("never", "/opt/ray/bin/python")),
+        ({"ship": "always", "python": ""}, "never", JobStart("always")),
+        ({"ship": "Auto"}, None, "ship, here or in [tradewind], must be one of auto, always, never, but is 'Auto'"),
+        ({}, "sometimes", "must be one of auto, always, never, but is 'sometimes'"),
+        ({"ship": True}, None, "'ship' must be text, but is True"),
+        ({"python": ["/bin/python"]}, None, "'python' must be text, but is ["),
+        ({"python": "/bin/python\nrm"}, None, r"'python' is '/bin/python\nrm', which is no path"),
+        ({"python": "/" + "p" * 5000}, None, "which is no path of an interpreter: name one such as"),
+    ],
+)
+def test_start_of_jobs_is_that_of_extras_else_of_settings(
+    connected: Any, extra: dict[str, Any], setting: str | None, expected: JobStart | str, monkeypatch: Any
+) -> None:
+    if setting is not None:
+        monkeypatch.setenv("AIRFLOW__TRADEWIND__SHIP", setting)
+    hook = connected("http://127.0.0.1:1", **extra)
+    if isinstance(expected, JobStart):
+        assert hook.job_start() == expected
+    else:
+        with pytest.raises(BadAddressError, match=f"^Connection 'mine': .*{re.escape(expected)}") as refused:
+            hook.job_start()
+        assert button(hook) == str(refused.value) and len(str(refused.value)) < 300
 
 
 def test_region_and_bucket_that_are_no_text_are_refused(connected: Any) -> None:

@@ -20,9 +20,11 @@ class LoopbackHead(LoopbackServer):
     Attributes:
         jobs: The response for each job, in order of submission.
         last_line: The log of each job.
+        python: Its version of Python.
     """
 
     last_line = "the driver's last line"
+    python: Any = "3.11.7"
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,8 +52,10 @@ class LoopbackHead(LoopbackServer):
         job, _, action = call.path.removeprefix("/api/jobs/").partition("/")
         if call.path == "/api/version":
             return _json({"ray_version": "2.60.0"})
+        if call.path == "/api/v0/cluster_metadata":
+            return _json({"data": {"pythonVersion": self.python}})
         if call.path.startswith("/api/packages/"):  # it has them all
-            return _json({})
+            return _json({}, "package")
         if action == "stop":
             self.jobs[job]["status"] = "STOPPED"
             return _json({"stopped": True})
@@ -102,5 +106,5 @@ class ImpatientHead(LoopbackHead):
             self.has(job, "FAILED", **self._failure)
 
 
-def _json(fields: Any) -> Answer:
-    return Answer("answered", body=json.dumps(fields).encode(), headers={"Content-Type": "application/json"})
+def _json(fields: Any, kind: str = "answered") -> Answer:
+    return Answer(kind, body=json.dumps(fields).encode(), headers={"Content-Type": "application/json"})

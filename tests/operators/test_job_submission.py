@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import json
+import posixpath
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -43,6 +45,26 @@ def test_a_bad_command_submits_nothing(monkeypatch: pytest.MonkeyPatch, command:
     with LoopbackHead().connected(monkeypatch) as head, pytest.raises(AirflowFailException, match=words):
         task.execute(context)
     assert head.jobs == {}
+
+
+@pytest.mark.parametrize("python", ["3.9.18", "3.10.14"])
+def test_old_python_of_cluster_gets_commands_and_nothing_else(
+    python: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    function, step = job_task(entrypoint=None, python_callable=posixpath.join, op_args=["a"]), step_task(tmp_path)
+    with ImpatientHead(0).connected(monkeypatch) as head:
+        head.python = python
+        for task, context in (function, step):
+            with pytest.raises(AirflowFailException, match=f"runs Python {python}, and Tradewind needs 3.11: start"):
+                task.execute(context)
+        assert head.jobs == {} and not head.requests["package"]
+        task, context = job_task()
+        task.execute(context)
+        connection = {"conn_type": "ray", "host": head.url, "extra": {"python": "/opt/3.11/python"}}
+        monkeypatch.setenv("AIRFLOW_CONN_HEAD", json.dumps(connection))
+        with pytest.raises(AirflowFailException, match="its log does not end with the result"):
+            function[0].execute(function[1])
+    assert len(head.jobs) == 2
 
 
 def test_clear_with_same_max_tries_makes_new_job_but_crash_not(monkeypatch: pytest.MonkeyPatch) -> None:

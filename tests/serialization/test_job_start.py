@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -13,8 +12,10 @@ import pytest
 
 import tradewind
 from tradewind._version import __version__
-from tradewind.serialization.job_start import JobStart, start_command, start_env
-from tradewind.serialization.preflight import EXIT_UNUSABLE
+from tradewind.ray_jobs.worker_python import EXIT_UNUSABLE, command_of_ray, start_command
+from tradewind.serialization.job_start import JobStart, start_env
+from tradewind.serialization.spec import StepSpec
+from tradewind.tasks.step_job import modules_needed
 
 ENTRYPOINT = start_command("python -u -m tradewind.runtime.run_callable")
 BARE = str(Path(sys.executable).resolve())
@@ -30,20 +31,36 @@ def installed(folder: Path, version: str) -> str:
     return str(folder)
 
 
+JAX = {"jax": "tradewind[train]", "json": "json", "levanter": "tradewind[train]", "no_fs": "no_fs"}
+NONE = f"pip install airflow-provider-tradewind=={__version__}"
+PATCH = __version__.rpartition(".")[0] + ".99"
+
+
 @pytest.mark.parametrize(
     ("ship", "version", "needs", "expected"),
     [
-        ("auto", None, [], REACHED),
-        ("always", __version__, [], REACHED),
-        ("auto", "0.0.9", [], f"has Tradewind 0.0.9, and Airflow has {__version__}. This job uses Airflow's"),
-        ("auto", __version__, [], f"Tradewind {__version__} has no tradewind.runtime.run_callable"),  # it is used
-        ("auto", None, ["no_fs", "json"], "has no no_fs, which the step needs: run "),
-        ("never", None, [], f"pip install airflow-provider-tradewind=={__version__}"),
-        ("never", "0.0.9", [], "Tradewind 0.0.9 has no tradewind.runtime.run_callable, and Airflow has"),
+        ("auto", None, {}, [REACHED]),
+        ("always", __version__, {}, [REACHED]),
+        (
+            "auto",
+            "0.0.9",
+            {},
+            [REACHED, f"has Tradewind 0.0.9, and Airflow has {__version__}. This job uses Air"],
+        ),
+        ("auto", __version__, {}, [f"Tradewind {__version__}, and", "no tradewind.runtime.run_callable"]),  # it is used
+        (
+            "auto",
+            None,
+            JAX,
+            ["no jax and no levanter and no no_fs,", "install 'tradewind[train]' no_fs on each"],
+        ),
+        ("never", None, {}, ["has no Tradewind", NONE]),
+        ("never", "0.0.9", {}, [f"has Tradewind 0.0.9, and Airflow has {__version__}, whose records", NONE]),
+        ("never", PATCH, {}, ["This job uses the cluster's", "the cluster's has no tradewind.runtime.run_call", NONE]),
     ],
 )
 def test_start_uses_or_refuses_what_the_node_has(
-    ship: str, version: str | None, needs: list[str], expected: str, tmp_path: Path
+    ship: str, version: str | None, needs: dict[str, str], expected: list[str], tmp_path: Path
 ) -> None:
     shipped = tmp_path / "runtime_resources/py_modules_files/pkg"
     path = [] if version is None else [installed(tmp_path / "site", version)]
@@ -51,26 +68,55 @@ def test_start_uses_or_refuses_what_the_node_has(
         shutil.copytree(Path(tradewind.__file__).parent, shipped / "tradewind")
         path.insert(0, str(shipped))
     env = start_env({}, JobStart(ship, BARE), needs)["env_vars"]  # type: ignore[arg-type]
-    code, output = run(env, path)
-    assert expected in output
+    code, output = run(ENTRYPOINT, env, path)
+    assert all(part in output for part in expected), output
     assert (code == EXIT_UNUSABLE) == (REACHED not in output)
 
 
-def run(env: dict[str, str], path: list[str]) -> tuple[int, str]:
-    """Run the entrypoint through a shell, as Ray does."""
+def run(entrypoint: str, env: dict[str, str], path: list[str], raylet: str | None = None) -> tuple[int, str]:
+    """Run the entrypoint through a shell, as Ray does; ``raylet`` is the Python of its workers."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(path), **env}
-    ended = subprocess.run(ENTRYPOINT, shell=True, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    command = ["/bin/sh", "-c", entrypoint]
+    if raylet:  # Ray's command line, in a process above
+        above = "import subprocess, sys; sys.exit(subprocess.call(sys.argv[2:]))"
+        command = [sys.executable, "-c", above, f'--python_worker_command="{raylet} /x/default_worker.py"', *command]
+    ended = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     return ended.returncode, ended.stdout
 
 
-def test_python_that_does_not_exist_is_refused() -> None:
-    code, output = run(start_env({}, JobStart("never", "/no/python"))["env_vars"], [])
-    assert code == EXIT_UNUSABLE and "Python /no/python was not found" in output
-
-
-def test_environment_of_an_installer_keeps_its_own_python(tmp_path: Path) -> None:
-    env = start_env({"pip": ["x"]}, JobStart("never"))["env_vars"]
+@pytest.mark.parametrize(
+    ("runtime_env", "named", "code", "expected"),
+    [
+        ({}, None, EXIT_UNUSABLE, f"{BARE} has no Tradewind"),
+        ({}, sys.executable, 1, REACHED),
+        ({}, "/no/python", EXIT_UNUSABLE, "Python /no/python was not found on "),
+        ({"pip": ["x"]}, None, 0, "of the PATH"),
+    ],
+)
+def test_python_is_of_ray_connection_or_installer(
+    runtime_env: dict[str, list[str]], named: str | None, code: int, expected: str, tmp_path: Path
+) -> None:
     (tmp_path / "python").write_text("#!/bin/sh\necho of the PATH\n")
     (tmp_path / "python").chmod(0o755)
-    assert run({**env, "PATH": f"{tmp_path}:{os.environ['PATH']}"}, []) == (0, "of the PATH\n")
-    assert json.loads(env["TRADEWIND_START_OPTIONS"])["ship"] == "never"
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    found = run(ENTRYPOINT, {**start_env(runtime_env, JobStart("never", named))["env_vars"], **env}, [], BARE)
+    assert found[0] == code and expected in found[1]
+    prints = command_of_ray(["-c", "import sys; print(sys.executable, sys.argv[1:])", "a b"])
+    assert run(prints, env, [], BARE) == (0, f"{BARE} ['a b']\n")
+
+
+@pytest.mark.parametrize(
+    ("function", "output", "modules"),
+    [
+        ("tradewind.recipes.train_lm:train_lm", "gs://bucket/a", ["fsspec", "gcsfs", "jax", "levanter"]),
+        ("tradewind.recipes.lm.run:run_levanter_train_lm", "/a", ["fsspec", "jax", "levanter"]),
+        ("tradewind.recipes.tokenizers:train_bpe_tokenizer", "/a", ["fsspec", "tokenizers", "transformers"]),
+        ("tradewind.datasets.downloads:download_hf", "s3://bucket/a", ["fsspec", "s3fs"]),
+        ("my_module_that_is_only_on_the_cluster:train", "/a", ["fsspec"]),
+    ],
+)
+def test_needs_are_of_store_and_recipe(function: str, output: str, modules: list[str]) -> None:
+    needed = modules_needed(StepSpec("s", "s-1", output, function, None, {}, {}, False))
+    assert sorted(needed) == modules
+    libraries = {needed[module] for module in modules if module not in ("fsspec", "gcsfs", "s3fs")}
+    assert libraries <= {f"airflow-provider-tradewind[train]=={__version__}"}

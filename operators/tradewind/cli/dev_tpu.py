@@ -51,7 +51,7 @@ from tradewind.ray_jobs.errors import BadRequestError, RayJobsError
 from tradewind.ray_jobs.follow.stopping import stop_job
 from tradewind.ray_jobs.request import check_request
 from tradewind.ray_jobs.runtime_env import prepare_runtime_env
-from tradewind.serialization.shipping import ship_tradewind
+from tradewind.serialization.job_start import JobStart, start_env
 from tradewind.timeouts import within
 
 _MIN_HEARTBEAT_TIMEOUT_S: Final = 5.0
@@ -110,7 +110,7 @@ def allocate(arguments: argparse.Namespace, fleet: Fleet) -> int:
     name = name_of(arguments, user)
     _check(cluster, arguments, user)
     wait_s, timeout_s = arguments.wait or 0.0, arguments.heartbeat_timeout
-    runtime_env = prepare_runtime_env(ship_tradewind({}))
+    runtime_env = prepare_runtime_env(start_env({}, JobStart()))
     request = check_request(
         holder_request(name, user, arguments.type, wait_s=wait_s, silent_s=timeout_s, runtime_env=runtime_env)
     )

@@ -82,6 +82,9 @@ def clean_and_shard(config: CleanAndShardConfig) -> dict[str, Any]:
     return stats
 
 
+clean_and_shard.needs = ("pandas", "pyarrow")  # type: ignore[attr-defined]  # checked before its step starts
+
+
 def normalise(text: str) -> str:
     """Return the text with ``\\n`` for every kind of line end, and exactly one at the end."""
     return text.replace("\r\n", "\n").replace("\r", "\n").strip("\n") + "\n"

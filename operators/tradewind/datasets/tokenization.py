@@ -261,6 +261,9 @@ def tokenize(config: Any, *, small_bytes: int = SMALL_BYTES, span_bytes: int = S
     return counts | ({"commit": about["dataset"]["commit"]} if about else {})
 
 
+tokenize.needs = ("levanter",)  # type: ignore[attr-defined]  # checked before its step starts
+
+
 def _remove_shards(cache_path: str) -> None:
     """Remove all shards, also the leftovers of an attempt that was killed here."""
     fs, root = file_system_at(join(cache_path, SHARDS_FOLDER))

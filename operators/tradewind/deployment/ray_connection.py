@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 CACHE_TTL_S = 300.0
 FAILURE_TTL_S = 15.0
+_MAX_PATH_CHARS = 1000
 _NOT_SHOWN = "(not shown, for it may be the token itself)"
 
 
@@ -267,17 +268,7 @@ class RayHook(BaseHook):
         Raises:
             BadAddressError: An extra or the setting has a wrong value.
         """
-        connection = self._described()
-        ship = _text_extra(connection, "ship") or conf.get("tradewind", "ship", fallback=None) or "auto"
-        if ship not in SHIP:
-            raise BadAddressError(
-                f"Connection {connection.conn_id!r}: ship, here or in [tradewind], must be one of {', '.join(SHIP)}, "
-                f"but is {truncated_repr(ship)}."
-            )
-        python = _text_extra(connection, "python") or None
-        if python is not None and (not python.isprintable() or len(python) > 1000):
-            raise BadAddressError(f"Connection {connection.conn_id!r}: 'python' is no path of an interpreter.")
-        return JobStart(ship, python)
+        return _job_start(self._described())
 
     def _connection(self) -> Connection:
         """Return the connection, with an address."""
@@ -344,6 +335,7 @@ class RayHook(BaseHook):
             drop_cached_token(connection)  # the user wants the present state
             cluster = cluster_of(connection)
             _slice_types(connection)
+            _job_start(connection)
             return True, check_connection(cluster).sentence(cluster, version("ray"))
         except RayJobsError as error:
             return False, str(error)
@@ -405,6 +397,22 @@ def _slice_types(connection: Connection) -> tuple[str, ...]:
     except (UnknownSliceTypeError, TypeError) as error:
         shown = truncated_repr(given)
         raise BadAddressError(f"Connection {connection.conn_id!r}: 'slice_types' is {shown}: {error}") from error
+
+
+def _job_start(connection: Connection) -> JobStart:
+    ship = _text_extra(connection, "ship") or conf.get("tradewind", "ship", fallback=None) or "auto"
+    if ship not in SHIP:
+        raise BadAddressError(
+            f"Connection {connection.conn_id!r}: ship, here or in [tradewind], must be one of {', '.join(SHIP)}, but "
+            f"is {truncated_repr(ship)}."
+        )
+    python = (_text_extra(connection, "python") or "").strip() or None
+    if python is not None and (not python.isprintable() or len(python) > _MAX_PATH_CHARS):
+        raise BadAddressError(
+            f"Connection {connection.conn_id!r}: 'python' is {truncated_repr(python)}, which is no path of an "
+            "interpreter: name one such as /opt/ray/bin/python."
+        )
+    return JobStart(ship, python)
 
 
 def _of_type_ray(connection: Connection) -> Connection:

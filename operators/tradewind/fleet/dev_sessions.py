@@ -43,6 +43,7 @@ from tradewind.machine import write_private_file
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.details import USER, JobDetails
 from tradewind.ray_jobs.request import JobRequest
+from tradewind.ray_jobs.worker_python import start_command
 
 _PREFIX: Final = "dev-tpu"
 _JOB: Final = re.compile(_PREFIX + r"-[a-z0-9]+(-[a-z0-9]+)*")
@@ -139,14 +140,14 @@ def checked_name(name: str) -> str:
 def holder_request(
     name: str, user: str, slice_type: str, *, wait_s: float, silent_s: float, runtime_env: dict[str, Any]
 ) -> JobRequest:
-    """Return the job that reserves and holds a slice for ``user``; it runs on the head, without resources there."""
+    """Return the job that holds a slice for ``user``, on the head; ``runtime_env`` is one of ``start_env``."""
     who = re.sub(r"[^a-z0-9]+", "-", user.lower()).strip("-")[:30] or "user"
     now = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     job = f"{_PREFIX}-{who}-{name}-{now}-{secrets.token_hex(2)}"
     words = ["python", "-u", "-m", _PROGRAM, job, slice_type, "--silent", f"{silent_s:g}", "--wait", f"{wait_s:g}"]
     metadata = {METADATA: name, **({USER: user} if user else {})}
     env = {**runtime_env, "env_vars": {**(runtime_env.get("env_vars") or {}), **_STOP_ENV}}
-    return JobRequest(job, shlex.join(words), env, metadata, num_cpus=0.0, resources=_HEAD)
+    return JobRequest(job, start_command(shlex.join(words)), env, metadata, num_cpus=0.0, resources=_HEAD)
 
 
 def active_holders(jobs: Sequence[JobDetails], name: str, user: str) -> list[JobDetails]:

@@ -31,11 +31,13 @@ from tradewind.ray_jobs.errors import (
     unreachable,
 )
 from tradewind.ray_jobs.job_backup import LABEL_SELECTOR
-from tradewind.ray_jobs.probe import tls_problem, version_in
+from tradewind.ray_jobs.probe import python_version_in, tls_problem, version_in
 from tradewind.ray_jobs.request import JobRequest
+from tradewind.ray_jobs.worker_python import has_version_of_ray
 
 REQUEST_TIMEOUT_S = 60
 OLDEST_RAY = "2.30"
+OLDEST_PYTHON = "3.11"
 PLAIN_FIELDS = frozenset({"env_vars"})
 """Fields of a runtime environment that go to the cluster unchanged."""
 _CONTAINERS = ("image_uri", "container")
@@ -75,7 +77,10 @@ class RayJobs:
 
         Raises:
             RayJobRefusedError: The cluster refuses the job, or Ray's client does.
+            RayVersionError: The job starts Tradewind in the cluster's Python, which is too old.
         """
+        if has_version_of_ray(job.entrypoint, job.runtime_env):
+            self._check_python()
         return self._submit_once(job.submission_id, lambda: self._submit(job))
 
     def resubmit(self, fields: Mapping[str, Any]) -> bool:
@@ -124,6 +129,16 @@ class RayJobs:
         if (version := version_in(self._get("/api/version"))) is None:
             raise RayUnreachableError(f"{self.cluster} answers, but not as a Ray dashboard does: correct its address.")
         return version
+
+    def _check_python(self) -> None:
+        """Raise if the cluster says that its Python is too old; a job on a node checks that node's again."""
+        with contextlib.suppress(RayUnreachableError, RayAuthenticationError):  # submitting reports them
+            found = python_version_in(self._get("/api/v0/cluster_metadata"))
+            if found is not None and _minor(found) < _minor(OLDEST_PYTHON):
+                raise RayVersionError(
+                    f"{self.cluster} runs Python {found}, and Tradewind needs {OLDEST_PYTHON}: start Ray with that or "
+                    f"newer, or name one as 'python' of connection {self.cluster.name!r}."
+                )
 
     def _submit_once(self, job: str, submit: Callable[[], None]) -> bool:
         try:

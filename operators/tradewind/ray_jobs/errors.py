@@ -32,7 +32,7 @@ class RayTlsError(RayJobsError):
 
 
 class RayVersionError(RayJobsError):
-    """The cluster's Ray is too old for the requested operation."""
+    """The cluster's Ray or Python is too old for the requested operation."""
 
 
 class RayJobRefusedError(RayJobsError):

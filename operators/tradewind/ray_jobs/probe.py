@@ -80,7 +80,16 @@ def check_connection(cluster: RayCluster) -> ClusterInfo:
 
 def version_in(answer: Any) -> str | None:
     """Return the version of Ray in a dashboard's response; None if it is not a response of Ray."""
-    version = answer.get("ray_version") if isinstance(answer, dict) else None
+    return _version(answer, "ray_version")
+
+
+def python_version_in(metadata: Any) -> str | None:
+    """Return the head's version of Python in the cluster's metadata; None if they do not say."""
+    return _version(metadata.get("data") if isinstance(metadata, dict) else None, "pythonVersion")
+
+
+def _version(fields: Any, name: str) -> str | None:
+    version = fields.get(name) if isinstance(fields, dict) else None
     return version if isinstance(version, str) and _VERSION.fullmatch(version) else None
 
 

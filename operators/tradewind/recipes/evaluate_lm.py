@@ -210,6 +210,9 @@ def evaluate_lm(config: LmEvalConfig) -> dict[str, Any]:
     return results
 
 
+evaluate_lm.needs = ("jax", "levanter")  # type: ignore[attr-defined]  # checked before its step starts
+
+
 def result_lines(trained: str, results: Mapping[str, Any]) -> list[str]:
     """Return the result's lines for the task log."""
     checkpoint, export = (

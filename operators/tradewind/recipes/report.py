@@ -69,6 +69,9 @@ def write_report(config: ReportConfig) -> dict[str, Any]:
     return {"loss": results["checkpoint"]["loss"], "bpb": results["checkpoint"]["bpb"], "report": report}
 
 
+write_report.needs = ("matplotlib",)  # type: ignore[attr-defined]  # checked before its step starts
+
+
 def _read_result(path: str, field: str, kinds: Mapping[str, FieldType], required: Iterable[str]) -> dict[str, Any]:
     result = read_object(path, kinds, required)
     if result is None:

@@ -56,6 +56,9 @@ def build_token_cache(config: TokenCacheConfig) -> dict[str, Any]:
     return {f"{split}_tokens": result[f"{split}_tokens"] for split in SPLITS}
 
 
+build_token_cache.needs = ("levanter",)  # type: ignore[attr-defined]  # checked before its step starts
+
+
 @contextmanager
 def own_scratch() -> Iterator[None]:
     """Give Zephyr its own scratch folder: two builds on one machine would otherwise share one."""

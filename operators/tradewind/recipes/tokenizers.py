@@ -67,6 +67,9 @@ def train_bpe_tokenizer(config: BpeTokenizerConfig) -> dict[str, Any]:
     return {"vocab_size": tokenizer.get_vocab_size(), "documents": documents}
 
 
+train_bpe_tokenizer.needs = ("tokenizers", "transformers")  # type: ignore[attr-defined]  # checked before its step starts
+
+
 def _save(tokenizer: Any, output_path: str) -> None:
     """Write the folder locally, then copy each file atomically."""
     from transformers import PreTrainedTokenizerFast

@@ -10,14 +10,13 @@ import os
 import sys
 from typing import NoReturn
 
-EXIT_UNUSABLE = 69
-"""EX_UNAVAILABLE of sysexits.h. The last line says what is missing."""
+_EXIT_UNUSABLE = 69  # that of ``worker_python``, which may be missing here
 _SHIPPED = os.path.join("runtime_resources", "py_modules_files") + os.sep
 
 
 def _refuse(sentence: str) -> NoReturn:
     print(sentence, flush=True)
-    sys.exit(EXIT_UNUSABLE)
+    sys.exit(_EXIT_UNUSABLE)
 
 
 def _installed_version() -> str | None:
@@ -37,35 +36,40 @@ def _drop_shipped() -> None:
     sys.path[:] = [each for each in sys.path if each not in shipped]
 
 
-def _check(ship: str, version: str, needs: list[str], module: str) -> None:
+def _check(ship: str, version: str, needs: dict[str, str], module: str) -> None:
     from importlib.util import find_spec
 
-    python = sys.executable
-    found = _installed_version()
+    python, found = sys.executable, _installed_version()
+    install = f"run {python} -m pip install airflow-provider-tradewind=={version} on each node, or set ship to 'auto'."
+    differ = f"has Tradewind {found}, and Airflow has {version}"
     if ship == "never" and found is None and find_spec("tradewind") is None:
-        _refuse(
-            f"The cluster's Python {python} has no Tradewind, and none travels with the job (ship is 'never'): run "
-            f"{python} -m pip install airflow-provider-tradewind=={version} on each node, or set ship to 'auto'."
-        )
+        _refuse(f"The cluster's Python {python} has no Tradewind, and none travels (ship is 'never'): {install}")
+    if ship == "never" and found is not None and found.split(".")[:2] != version.split(".")[:2]:
+        _refuse(f"The cluster's Python {python} {differ}, whose records and entry points may differ: {install}")
     if found not in (None, version):
         used = "the cluster's" if ship == "never" else "Airflow's, which came with it"
-        print(f"The cluster has Tradewind {found}, and Airflow has {version}. This job uses {used}.", flush=True)
+        print(f"The cluster {differ}. This job uses {used}.", flush=True)
     if ship == "auto" and found == version:
         _drop_shipped()
-    missing = [name for name in needs if find_spec(name) is None]
-    if missing:
-        _refuse(
-            f"The cluster's Python {python} has no {' and no '.join(missing)}, which the step needs: run {python} -m "
-            f"pip install {' '.join(missing)} on each node, and clear the task."
-        )
+    _check_needs(needs)
     try:
         has_module = find_spec(module) is not None
     except ImportError:
         has_module = False
     if not has_module:
+        _refuse(f"The cluster {differ}: the cluster's has no {module}. So {install}")
+
+
+def _check_needs(needs: dict[str, str]) -> None:
+    """Refuse a Python without one of the modules in ``needs``, which names the package that installs each."""
+    from importlib.util import find_spec
+    from shlex import quote
+
+    if missing := [module for module in needs if find_spec(module) is None]:
+        packages = " ".join(sorted({quote(needs[module]) for module in missing}))
         _refuse(
-            f"The cluster's Tradewind {found or 'of an unknown version'} has no {module}, and Airflow has {version}: "
-            f"run {python} -m pip install airflow-provider-tradewind=={version} on each node, or set ship to 'auto'."
+            f"The cluster's Python {sys.executable} has no {' and no '.join(missing)}, which the step needs: run "
+            f"{sys.executable} -m pip install {packages} on each node, and clear the task."
         )
 
 

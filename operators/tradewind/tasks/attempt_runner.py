@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from airflow.sdk.exceptions import AirflowException
+from airflow.sdk.exceptions import AirflowException, AirflowTaskTimeout
 
 from tradewind.attempts.cancellation import stop_step_job
 from tradewind.attempts.decisions import JobResult, NextAction, RerunRequest, TaskIdentity
@@ -34,12 +34,12 @@ from tradewind.deployment.fleet import check_cluster_access
 from tradewind.deployment.task_instances import stop_from_on_kill
 from tradewind.links.ray import push_links
 from tradewind.ray_jobs.follow.outcomes import Ending, EndingKind, FollowRequest
+from tradewind.ray_jobs.worker_python import EXIT_UNUSABLE
 from tradewind.records.attempts import Attempt, AttemptError, AttemptOutcome, attempt_folder
 from tradewind.records.lease import Lease, Phase
 from tradewind.runtime.driver.log_capture import DRIVER_LOG
 from tradewind.runtime.driver.process_guard import guard_command
 from tradewind.runtime.run_step import NOTHING_LEFT, SUPERSEDED
-from tradewind.serialization.preflight import EXIT_UNUSABLE
 from tradewind.serialization.references import CodeFolder
 from tradewind.steps import AirflowWorker
 from tradewind.tasks.address import TaskKey
@@ -50,6 +50,7 @@ from tradewind.tasks.errors import (
     StepFailedError,
     StepLostError,
     StepStoppedError,
+    StepTimedOutError,
     failing_without_retry,
     unnamed_deployment,
 )
@@ -61,7 +62,7 @@ from tradewind.tasks.step_job import claimed_spec, cluster_of_job, connect, dema
 from tradewind.tasks.step_try import Progress, StepTry
 from tradewind.triggers.lease import wait_for_release
 from tradewind.triggers.ray_job import DEFAULT_LOG_BYTES, job_logger
-from tradewind.triggers.step_job import StepJobTrigger
+from tradewind.triggers.step_job import StepJobTrigger, timed_out
 
 if TYPE_CHECKING:
     from tradewind.ray_jobs.cluster import RayCluster
@@ -75,7 +76,7 @@ _RESULTS: Final = {
     EndingKind.SUCCEEDED: JobResult.SUCCEEDED,
     EndingKind.RUNTIME_ENV: JobResult.UNRUNNABLE,
     EndingKind.INFEASIBLE: JobResult.UNRUNNABLE,
-    EndingKind.TIMED_OUT: JobResult.UNRUNNABLE,
+    EndingKind.TIMED_OUT: JobResult.STOPPED,
     EndingKind.QUEUE_TIMED_OUT: JobResult.UNRUNNABLE,
     EndingKind.NOT_STARTED: JobResult.NOT_STARTED,
     EndingKind.STOPPED: JobResult.STOPPED,
@@ -153,8 +154,12 @@ def run_in_worker(attempt: Attempt, code_folder: Path, log: logging.Logger) -> i
         ) as driver,
     ):
         assert driver.stdout is not None
-        for line in driver.stdout:
-            log.info("%s", line.rstrip("\n"))
+        try:
+            for line in driver.stdout:
+                log.info("%s", line.rstrip("\n"))
+        except BaseException:  # the task's timeout, or Ctrl-C in ``airflow dags test``
+            driver.terminate()
+            raise
     return driver.returncode
 
 
@@ -270,7 +275,11 @@ class StepAttemptRunner(AttemptHandler[dict[str, Any]]):
         step_lease, attempt = self._step_lease, claimed.attempt
         if self._is_in_worker:
             self._log.info("Attempt %d at %s runs in this worker.", attempt.number, step_lease.name)
-            return self._resolve(attempt.job, process_ending(run_in_worker(attempt, self._code, job_logger)))
+            try:
+                ending = process_ending(run_in_worker(attempt, self._code, job_logger))
+            except AirflowTaskTimeout:  # raised once; what follows has all the time it needs
+                ending = timed_out(attempt.job)
+            return self._resolve(attempt.job, ending)
         try:
             with renewing_while_claimed(step_lease.path, attempt.job):  # uploading a large folder takes time
                 cluster = submit(attempt, self._code, has_job=self._has_job)
@@ -294,12 +303,22 @@ class StepAttemptRunner(AttemptHandler[dict[str, Any]]):
                     log_bytes=DEFAULT_LOG_BYTES,
                     full_log=full_log,
                     owns_job=True,
-                    payload={"output_path": path, "job": lease.job, "progress": asdict(self._try.progress)},
+                    payload={
+                        "output_path": path,
+                        "job": lease.job,
+                        "progress": asdict(self._try.progress),
+                        "by": self._step_lease.by,
+                        "deadline": self._try.deadline,
+                    },
                 )
             )
         self._followed = (cluster, lease.job)
-        with renewing_while_claimed(path, lease.job):
-            ending = follow_in_worker(cluster, request, DEFAULT_LOG_BYTES, full_log).ending
+        try:
+            with renewing_while_claimed(path, lease.job):
+                ending = follow_in_worker(cluster, request, DEFAULT_LOG_BYTES, full_log).ending
+        except AirflowTaskTimeout:
+            asyncio.run(stop_step_job(cluster, lease.job, path, self._step_lease.by, job_logger.info))
+            ending = timed_out(lease.job)
         return self._resolve(lease.job, ending)
 
     def _resolve(self, job: str, ending: Ending) -> dict[str, Any] | Continuation:
@@ -335,6 +354,12 @@ class StepJobOutcomeHandler(JobOutcomeHandler[dict[str, Any]]):
     def failure(self, action: NextAction, lease: Lease) -> Exception:
         name, path = repr(self._step_lease.step.name), self._step_lease.path
         match action:
+            case NextAction.STOPPED if self._ending.kind is EndingKind.TIMED_OUT:
+                allowed_s = self._try.context["task"].execution_timeout.total_seconds()
+                return StepTimedOutError(
+                    f"Step {name}, attempt {lease.attempt} was stopped: it exceeded its task's execution_timeout of "
+                    f"{allowed_s:g} s. Clear the task to try again."
+                )
             case NextAction.STOPPED:
                 return StepStoppedError(f"Step {name}: Ray job {self._job} was stopped. Clear the task to try again.")
             case NextAction.SPEC_CHANGED:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from airflow.sdk import conf
 
+from tradewind._version import __version__
 from tradewind.attempts.spec_digest import driver_arguments
 from tradewind.deployment.fleet import deployment_mirrors
 from tradewind.deployment.ray_connection import RayHook
@@ -18,8 +19,9 @@ from tradewind.ray_jobs.dependencies import Environments
 from tradewind.ray_jobs.errors import BadDependencyGroupError, ExposedSecretError
 from tradewind.ray_jobs.request import JobRequest, check_request
 from tradewind.ray_jobs.runtime_env import prepare_runtime_env
+from tradewind.ray_jobs.worker_python import start_command
 from tradewind.records.attempts import Attempt, attempt_path
-from tradewind.serialization.job_start import JobStart, start_command, start_env
+from tradewind.serialization.job_start import JobStart, start_env
 from tradewind.serialization.references import CodeFolder
 from tradewind.serialization.spec import STEP_VARIABLE, StepSpec, step_spec
 from tradewind.steps import AirflowWorker, Cpu, ExecutorStep, ResolvedStep
@@ -38,6 +40,7 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
+_DISTRIBUTION: Final = "airflow-provider-tradewind"
 _STORE_MODULES: Final = {"gs://": "gcsfs", "s3://": "s3fs"}
 CONNECT_TIMEOUT_S = 20.0
 """How long an unresponsive cluster is retried before it costs one of Airflow's retries."""
@@ -131,8 +134,7 @@ def step_request(attempt: Attempt, spec: StepSpec, code: Path, start: JobStart |
     file, by = attempt_path(spec.output_path, attempt.number), attempt.by
     task = TaskKey(by["dag"], by["run"], by["task"], by["map_index"], by["try"]).metadata() if "dag" in by else {}
     driver = shlex.join(["python", "-u", "-m", "tradewind.runtime.run_step", *driver_arguments(file, attempt)])
-    needs = ["fsspec", *(module for scheme, module in _STORE_MODULES.items() if file.startswith(scheme))]
-    runtime_env = start_env(runtime_env, start or JobStart(), needs)
+    runtime_env = start_env(runtime_env, start or JobStart(), modules_needed(spec))
     return JobRequest(
         submission_id=attempt.job,
         entrypoint=start_command(driver),
@@ -140,6 +142,17 @@ def step_request(attempt: Attempt, spec: StepSpec, code: Path, start: JobStart |
         metadata={"step": spec.version, "output_path": spec.output_path, **task},
         **place_driver(spec.load_resources()).fields(),
     )
+
+
+def modules_needed(spec: StepSpec) -> dict[str, str]:
+    """Return the modules that a step needs and that do not travel, each with the package that installs it."""
+    stores = [module for scheme, module in _STORE_MODULES.items() if spec.output_path.startswith(scheme)]
+    needed = {module: module for module in ("fsspec", *stores)}
+    if spec.function.startswith("tradewind."):  # imports nothing heavy
+        recipe = spec.load_function()
+        imports = (*getattr(recipe, "needs", ()), *getattr(recipe, "warm_imports", ()))
+        needed.update((name.partition(".")[0], f"{_DISTRIBUTION}[train]=={__version__}") for name in imports)
+    return needed
 
 
 def demand_of(job: str, step: ExecutorStep) -> Demand:

@@ -15,6 +15,7 @@ from tradewind.cli.jobs.submit import id_for, job_to_submit, new_id, ray_command
 from tradewind.cli.main import parser
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.request import JobRequest, check_submission_id
+from tradewind.ray_jobs.worker_python import start_command
 
 CLUSTER = RayCluster("here", "http://127.0.0.1:1", token="t0ken-of-the-test-0123456789")
 
@@ -53,7 +54,7 @@ def test_exclude_option_follows_default_patterns(tmp_path: Path) -> None:
 
 def test_secret_is_sent_as_reference_with_its_fetcher(tmp_path: Path) -> None:
     sent = job(tmp_path, "--secret", "HF_TOKEN=projects/p/secrets/s", "-e", "A=1", "--", "python", "a.py")
-    assert sent.entrypoint == "python -u -m tradewind.runtime.with_secrets 'python a.py'"
+    assert sent.entrypoint == start_command("python -u -m tradewind.runtime.with_secrets 'python a.py'")
     assert "projects/p/secrets/s" in sent.runtime_env["env_vars"]["TRADEWIND_SECRETS_REF"]
     assert sent.runtime_env["env_vars"]["A"] == "1" and "HF_TOKEN" not in sent.runtime_env["env_vars"]
     assert [Path(module).name for module in sent.runtime_env["py_modules"]] == ["tradewind"]

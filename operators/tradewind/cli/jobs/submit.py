@@ -29,9 +29,10 @@ from tradewind.ray_jobs.errors import RayJobRefusedError, RayUnreachableError
 from tradewind.ray_jobs.follow.outcomes import EndingKind, FollowRequest, await_outcome
 from tradewind.ray_jobs.request import MAX_ID_CHARS, JobRequest, check_request
 from tradewind.ray_jobs.runtime_env import prepare_runtime_env
+from tradewind.ray_jobs.worker_python import start_command
 from tradewind.records.parsing import parse
 from tradewind.runtime.with_secrets import with_secrets
-from tradewind.serialization.shipping import ship_tradewind
+from tradewind.serialization.job_start import JobStart, start_env
 from tradewind.steps import TpuSlice
 from tradewind.tasks.jobs.placement import Placement, place_entrypoint
 from tradewind.timeouts import within
@@ -65,7 +66,7 @@ def job_to_submit(arguments: argparse.Namespace, job: str, here: Path, say: Call
         **environment_of(extras, folder),
     }
     if references:
-        runtime_env = ship_tradewind(runtime_env)
+        entrypoint, runtime_env = start_command(entrypoint), start_env(runtime_env, JobStart())
     user = {USER: name} if (name := user_name()) else {}
     metadata = {**user, **dict(arguments.metadata)}
     request = JobRequest(job, entrypoint, prepare_runtime_env(runtime_env), metadata, **place(arguments).fields())

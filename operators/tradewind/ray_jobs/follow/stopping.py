@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +20,7 @@ from tradewind.ray_jobs.cluster import RayCluster, job_path
 from tradewind.ray_jobs.details import JobDetails
 from tradewind.ray_jobs.errors import RayUnreachableError
 from tradewind.ray_jobs.nodes import LostNodes
+from tradewind.ray_jobs.worker_python import command_of_ray
 
 if TYPE_CHECKING:
     from tradewind.ray_jobs.api import JobsApi
@@ -123,7 +123,7 @@ _killers: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[RayCluster, _Supervi
 async def _run_killer(api: JobsApi, jobs: list[str]) -> str | None:
     """Run the killer to its end. It stays in Ray's list: Ray lists a deleted one again, as failed."""
     killer = KILLER_PREFIX + secrets.token_hex(6)
-    entrypoint = shlex.join(["python", "-c", _SOURCE.read_text(encoding="utf-8"), *jobs])
+    entrypoint = command_of_ray(["-c", _SOURCE.read_text(encoding="utf-8"), *jobs])
     async with api.request("POST", "/api/jobs/", json={"submission_id": killer, "entrypoint": entrypoint}):
         pass
     while (details := await api.details(killer)) is not None and not details.has_ended:

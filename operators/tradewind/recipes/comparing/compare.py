@@ -79,6 +79,9 @@ def compare_runs(config: CompareConfig) -> dict[str, Any]:
     return {"best": ordered[0].label, "runs": finite}
 
 
+compare_runs.needs = ("matplotlib",)  # type: ignore[attr-defined]  # checked before its step starts
+
+
 def comparison_rows(runs: Sequence[RunResult], metric: str) -> list[list[str]]:
     """Return the table, head first: a row per run with differing settings, the metric and other results.
 

@@ -80,6 +80,9 @@ def fit_scaling_law(config: ScalingLawConfig) -> dict[str, Any]:
     return result
 
 
+fit_scaling_law.needs = ("matplotlib", "scipy")  # type: ignore[attr-defined]  # checked before its step starts
+
+
 def _point(config: ScalingLawConfig, run: RunResult) -> Point | MissingRun:
     values = {}
     for field in NUMBERS:

@@ -14,9 +14,10 @@ from tradewind.ray_jobs.claims import JobClaim
 from tradewind.ray_jobs.errors import BadRequestError
 from tradewind.ray_jobs.request import JobRequest, check_request, shell_command
 from tradewind.ray_jobs.runtime_env import prepare_runtime_env
+from tradewind.ray_jobs.worker_python import start_command
 from tradewind.runtime.with_secrets import with_secrets
 from tradewind.serialization.callables import describe_call
-from tradewind.serialization.job_start import start_command, start_env
+from tradewind.serialization.job_start import start_env
 from tradewind.serialization.references import CodeFolder
 from tradewind.serialization.shipping import CALL_ENTRYPOINT, call_runtime_env, result_marker
 from tradewind.tasks.address import TaskKey
