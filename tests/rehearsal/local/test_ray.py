@@ -40,11 +40,11 @@ def two_clusters(tmp_path_factory):
     assert stack.processes() == []
 
 
-def run_job(cluster: LocalRay, entrypoint: str) -> str:
+def run_job(cluster: LocalRay, entrypoint: str, resources: dict[str, float]) -> str:
     from ray.job_submission import JobSubmissionClient
 
     client = JobSubmissionClient(cluster.address)
-    job = client.submit_job(entrypoint=entrypoint)
+    job = client.submit_job(entrypoint=entrypoint, entrypoint_resources=resources)
     until(lambda: client.get_job_status(job).is_terminal(), "the job", lambda: client.get_job_logs(job))
     log = client.get_job_logs(job)
     assert client.get_job_status(job).value == "SUCCEEDED", log
@@ -70,9 +70,11 @@ def test_simulated_host_has_labels_and_resources_of_real_one(two_clusters):
     assert [host.resources[name] for name in ("TPU", "TPU-v4-8-head", "tpu-east")] == [4, 1, 1]
 
 
-def test_caller_environment_and_home_do_not_reach_job(two_clusters):
+@pytest.mark.parametrize("node", ["node:__internal_head__", "tpu-east"])
+def test_caller_environment_and_home_do_not_reach_job(two_clusters, node):
     east, _ = two_clusters
-    log = run_job(east, "env")
+    log = run_job(east, "env", {node: 0.1})
+    assert ("TPU_NAME=tpu-east" in log) == (node == "tpu-east"), "the log is that of the job's node"
     assert "A_SECRET_OF_THE_CALLER" not in log and "the-callers" not in log
     assert f"HOME={east.stack.root / 'home'}" in log
     assert list((east.stack.root / "home").rglob("auth_token")) == []

@@ -377,7 +377,10 @@ class LocalRay:
         self, name: str, stack: LocalStack, ip: str, options: Sequence[str], env: Mapping[str, str]
     ) -> None:
         agent_port = self._agent_ports.setdefault(name, free_port())  # a restarted agent serves its old jobs
-        argv = node_command(ip, self._temp_dir(name), agent_port, options)
+        temp_dir = self._temp_dir(name)
+        if name != "head":
+            self._share_logs(temp_dir)
+        argv = node_command(ip, temp_dir, agent_port, options)
         self._ips[name] = ip
         self._starting[name] = stack.start(
             "ray", argv, {**node_env(self.stack.root / "home"), **self.access, **self._env, **env}
@@ -392,6 +395,12 @@ class LocalRay:
             self._temp = self.stack.scratch()
             self._head_temp = Path(tempfile.mkdtemp(dir=self._temp, prefix=""))
         return self._head_temp if name == "head" else Path(tempfile.mkdtemp(dir=self._temp, prefix=""))
+
+    def _share_logs(self, temp_dir: Path) -> None:
+        """Let a host log to the head's folder: on one machine, the agents of all nodes read jobs' logs there."""
+        session = (self._head_temp / "session_latest").resolve()
+        (temp_dir / session.name).mkdir()
+        (temp_dir / session.name / "logs").symlink_to(session / "logs")
 
     def _forget(self, names: Sequence[str]) -> int:
         with self._lock:
