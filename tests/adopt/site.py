@@ -25,11 +25,11 @@ from typing import Any, Final
 import requests
 
 from tests.support.waiting import limit_s, until
-from tradewind.rehearsal.local.airflow_api import FINISHED_RUN_STATES, AirflowApi
+from tradewind.rehearsal.local.airflow_api import AirflowApi
 from tradewind.rehearsal.local.processes import LocalStack, free_port
 
 ROOT: Final = Path(__file__).parents[2]
-KEPT: Final = ROOT / ".adopt"
+KEPT: Final = (ROOT / ".adopt").resolve()
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 [_RAY] = [each for each in PROJECT["dependencies"] if each.startswith("ray[")]
 RAYS: Final = {
@@ -37,6 +37,7 @@ RAYS: Final = {
     "newest": f"ray[default]=={version('ray')}",
 }
 """The oldest that pyproject.toml allows, and the one of the lock."""
+RUN_TIMEOUT_S: Final = 800.0
 _LOCAL_BUNDLE: Final = "airflow.dag_processing.bundles.local.LocalDagBundle"
 _GIT_BUNDLE: Final = "airflow.providers.git.bundles.git.GitDagBundle"
 _PASSWORDS: Final = "simple_auth_manager_passwords.json.generated"
@@ -97,16 +98,14 @@ class Run:
 
     def ended(self) -> Run:
         """Wait until the run has ended, and print what its user sees."""
-        what = f"{self.dag} {self.id}"
-        until(lambda: self._state() in FINISHED_RUN_STATES, what, lambda: f"{self.states()}\n{self.told()}", pause_s=1)
-        print(f"\n{what}: {self._state()} {self.states()}")
-        for name in self.tasks():
-            lines = [line for line in self.log(name).splitlines() if "::" not in line and "Pushing xcom" not in line]
-            print(f"  {name}:", *lines[-6:], sep="\n    ")
+        try:
+            self.api.wait_for_run(self.dag, self.id, RUN_TIMEOUT_S)
+        finally:
+            print(f"\n{self.dag} {self.id}: {self.states()}")
+            for name in self.tasks():
+                lines = [line for line in self.log(name).splitlines() if "::" not in line and "Pushing x" not in line]
+                print(f"  {name}:", *lines[-6:], sep="\n    ")
         return self
-
-    def _state(self) -> str:
-        return str(self.api.dag_run(self.dag, self.id)["state"])
 
     def log(self, name: str) -> str:
         """Return the log of a task's newest try, as the UI shows it; empty before the first."""

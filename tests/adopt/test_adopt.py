@@ -19,7 +19,7 @@ from tests.support.pages import blocks_of
 from tests.support.waiting import until
 from tradewind.rehearsal.local.processes import LocalStack
 
-pytestmark = [pytest.mark.long, pytest.mark.airflow, pytest.mark.ray]
+pytestmark = [pytest.mark.long, pytest.mark.airflow, pytest.mark.ray, pytest.mark.timeout(3000)]
 
 AIRFLOW = ("apache-airflow==3.3.*", "apache-airflow-providers-git")
 DRIVERS = {"sqlite": (), "postgresql": ("psycopg2-binary", "asyncpg")}
