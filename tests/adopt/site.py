@@ -38,6 +38,7 @@ RAYS: Final = {
 }
 """The oldest that pyproject.toml allows, and the one of the lock."""
 RUN_TIMEOUT_S: Final = 800.0
+DULL: Final = re.compile(r"::(end)?group::|^  File |Pushing xcom|DagBag|DAG bundles loaded|parse complete|[Tt]rigger")
 _LOCAL_BUNDLE: Final = "airflow.dag_processing.bundles.local.LocalDagBundle"
 _GIT_BUNDLE: Final = "airflow.providers.git.bundles.git.GitDagBundle"
 _PASSWORDS: Final = "simple_auth_manager_passwords.json.generated"
@@ -103,8 +104,8 @@ class Run:
         finally:
             print(f"\n{self.dag} {self.id}: {self.states()}")
             for name in self.tasks():
-                lines = [line for line in self.log(name).splitlines() if "::" not in line and "Pushing x" not in line]
-                print(f"  {name}:", *lines[-6:], sep="\n    ")
+                lines = [line for line in self.log(name).splitlines() if not DULL.search(line)]
+                print(f"  {name}:", *lines[-5:], sep="\n    ")
         return self
 
     def log(self, name: str) -> str:

@@ -121,7 +121,7 @@ def test_jobs_that_wait_for_themselves_are_explained(site: Site) -> None:
         print(run.told())
     finally:
         site.api.mark_task(run.dag, run.id, "wait_for_itself", "failed")
-    until(lambda: not running(site, ""), "the end of the jobs", site.jobs)
+    until(lambda: not running(site, "full-"), "the end of the jobs", site.jobs)
 
 
 def test_airflow_3_2_is_refused_in_one_line(built: tuple[Path, Path], tmp_path: Path) -> None:
