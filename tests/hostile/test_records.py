@@ -130,7 +130,9 @@ READERS: Final[dict[str, tuple[str, Callable[[], Any]]]] = {
 }
 
 
-MALFORMED: Final[dict[str, bytes | Callable[[Path], Any]]] = {**BAD_CONTENTS, **BAD_FILES}
+MALFORMED: Final[dict[str, bytes | Callable[[Path], Any]]] = {
+    **BAD_CONTENTS, **BAD_FILES, "lists": b"[" + b"[]," * (5 << 20) + b"1]"
+}  # fmt: skip
 KINDS: Final = ("empty", "cut off", "a pipe", "a link to itself", "a gigabyte", "a folder")
 """One content of each kind, for the callers of the readers above."""
 

@@ -25,6 +25,7 @@ from tradewind.storage.bounded_read import Content, read_local
 from tradewind.storage.copying import CopyRefusedError, DamagedCopyError, TargetOccupiedError, copy_file
 from tradewind.storage.errors import LeaseLostError, StoreUnavailableError
 from tradewind.storage.files import create_text, list_names, read_text, write_text
+from tradewind.storage.filesystems import open_file
 from tradewind.storage.trees import (
     StoredFile,
     list_files,
@@ -119,6 +120,9 @@ def test_local_file_has_its_text_or_a_flaw(tmp_path: Path) -> None:
     }
     with pytest.raises(FileNotFoundError):
         read_local(tmp_path / "absent")
+    for name in ("pipe", "."):
+        with pytest.raises(OSError, match="it is no regular file"):
+            open_file(str(tmp_path / name))
 
 
 # ---- copies, complete and correct or none

@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
 from typing import Any, Final
+
+from tradewind.storage.bounded_read import value_count
 
 METRICS_FILE: Final = "metrics.jsonl"
 """File of an output: one JSON line per step, in the order of execution."""
@@ -20,7 +21,8 @@ STEP_SECONDS: Final = "step_seconds"
 MAX_LINE_CHARS: Final = 1 << 16
 """Longer lines, which no training writes, are read in parts."""
 _LINE: Final = re.compile(rf"[^\n]{{1,{MAX_LINE_CHARS}}}")
-_MAX_LINES: Final = 1 << 20
+MAX_VALUES: Final = 1 << 21
+"""Bound for the values of another training's file: some 500,000 steps."""
 _MAX_OTHER_LINES: Final = 1000
 """Lines that are no object; a training leaves one at each kill."""
 _TIMES: Final = ("time", STEP_SECONDS)
@@ -85,8 +87,9 @@ def objects_in(lines: Iterable[str | bytes], max_others: int | None = None) -> I
 
 
 def bounded_objects(text: str) -> Iterator[dict[str, Any]]:
-    """Yield the JSON objects in the text of another training's file, within a bound of lines."""
-    return objects_in((found[0] for found in islice(_LINE.finditer(text), _MAX_LINES)), _MAX_OTHER_LINES)
+    """Yield the JSON objects in the text of another training's file; none if it has more than ``MAX_VALUES``."""
+    lines = _LINE.finditer(text) if value_count(text) <= MAX_VALUES else ()
+    return objects_in((found[0] for found in lines), _MAX_OTHER_LINES)
 
 
 def metrics_rows(text: str) -> list[dict[str, Any]]:

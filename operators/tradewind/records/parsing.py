@@ -15,8 +15,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tradewind.storage.bounded_read import value_count
+
 MAX_DEPTH: Final = 200
 """Maximum nesting of the lists and objects of a record."""
+_MAX_VALUES: Final = 1 << 23
+"""Maximum values of a record: a manifest of two million files."""
 MAX_COUNT: Final = 10**15
 LATEST: Final = 1e11
 """Latest time in seconds since 1970, within the range of calendars."""
@@ -49,10 +53,12 @@ def parse(text: str) -> Any:
     """Return the JSON value in ``text``.
 
     Raises:
-        RecordFormatError: The text is not JSON, or is nested too deeply.
+        RecordFormatError: The text is not JSON, is nested too deeply, or has too many values.
     """
     if not text.strip():
         raise RecordFormatError("it is empty")
+    if value_count(text) > _MAX_VALUES:
+        raise RecordFormatError(f"it holds more than {_MAX_VALUES:,} values")
     try:
         value = json.loads(text)
     except RecursionError:

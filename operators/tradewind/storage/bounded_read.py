@@ -46,6 +46,11 @@ def too_large(max_bytes: int) -> Content:
     return Content("", f"it has more than {max_bytes:,} bytes")
 
 
+def value_count(text: str) -> int:
+    """Return how many values a JSON text has at most: each takes far more memory than its characters."""
+    return sum(map(text.count, "[{,"))
+
+
 def read_file(name: str, max_bytes: int) -> tuple[bytes | Content, float]:
     """Return a local file's bytes or its flaw, and its modification time.
 

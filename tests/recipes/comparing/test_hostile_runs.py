@@ -14,8 +14,9 @@ from tests.recipes.comparing.ended_runs import write_run
 from tradewind.recipes.comparing.compare import CompareConfig, compare_runs
 from tradewind.recipes.comparing.reading import MAX_NUMBERS, read_runs
 from tradewind.recipes.comparing.runs import MissingRunsError, escape_math, is_drawable, is_positive
-from tradewind.recipes.metrics.file import parse_metrics, read_metrics, series
+from tradewind.recipes.metrics.file import MAX_VALUES, parse_metrics, read_bounded_metrics, read_metrics, series
 from tradewind.recipes.speedruns.board import LeaderboardConfig, write_leaderboard
+from tradewind.recipes.train_config import metrics_path
 from tradewind.records.info_files import INFO_FILE
 
 pytestmark = pytest.mark.slow
@@ -84,14 +85,17 @@ def test_invalid_info_file_does_not_block_comparison(tmp_path: Path, field: str,
     assert "\x1b" not in (tmp_path / "out" / "comparison.md").read_text()
 
 
-def test_metrics_pipe_or_link_is_not_read(tmp_path: Path) -> None:
+def test_metrics_pipe_link_or_many_values_are_not_read(tmp_path: Path) -> None:
     odd, linked = write_run(tmp_path, "odd", GOOD), write_run(tmp_path, "linked", GOOD)
+    long = write_run(tmp_path, "long", GOOD, curve='{"step": 1, "eval/loss": 1.0}\n' * (MAX_VALUES // 2 + 1))
+    with pytest.raises(ValueError, match=r"long.*/metrics.jsonl is not read, because it has more than 2,097,152 val"):
+        read_bounded_metrics(metrics_path(long))
     os.mkfifo(Path(odd, "metrics.jsonl"))
     elsewhere = tmp_path / "elsewhere.jsonl"
     elsewhere.write_text('{"step": 1, "eval/loss": 1.0}')
     Path(linked, "metrics.jsonl").symlink_to(elsewhere)
-    runs, _ = read_runs({"odd": odd, "linked": linked})
-    assert [run.curve for run in runs] == [((), ()), ((), ())]
+    runs, _ = read_runs({"odd": odd, "linked": linked, "long": long})
+    assert [run.curve for run in runs] == [((), ())] * 3
 
 
 def test_long_lines_numbers_and_other_bytes_are_skipped(tmp_path: Path) -> None:

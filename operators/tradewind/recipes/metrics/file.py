@@ -13,15 +13,16 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, Final, cast
 
-from tradewind.cloud_tpu.goodput import MAX_LINE_CHARS, bounded_objects, objects_in
+from tradewind.cloud_tpu.goodput import MAX_LINE_CHARS, MAX_VALUES, bounded_objects, objects_in
 from tradewind.datasets.files import exists, is_remote, parent, read_text, write_text
 from tradewind.records.parsing import is_count, is_number
 from tradewind.storage import open_file
+from tradewind.storage.bounded_read import value_count
 
 REMOTE_S = 20.0
 """Maximum age of the file on an object store, which each write replaces as a whole."""
 MAX_BYTES: Final = 64 << 20
-"""Bound for another training's metrics, which are read at once: some 600,000 steps."""
+"""Bound for another training's metrics, which are read at once."""
 
 
 class MetricsFile:
@@ -75,9 +76,12 @@ def read_bounded_metrics(path: str) -> list[dict[str, Any]] | None:
     from tradewind.storage.files import read_contents  # the file store: not while a DAG file is parsed
 
     content = read_contents([path], MAX_BYTES).get(path)
-    if content is not None and content.flaw is not None:
-        raise ValueError(f"{path} is not read, because {content.flaw}: give the output of another training.")
-    return None if content is None else parse_metrics(content.text)
+    if content is None:
+        return None
+    flaw = f"it has more than {MAX_VALUES:,} values" if value_count(content.text) > MAX_VALUES else content.flaw
+    if flaw is not None:
+        raise ValueError(f"{path} is not read, because {flaw}: give the output of another training.")
+    return parse_metrics(content.text)
 
 
 def parse_metrics(text: str) -> list[dict[str, Any]]:
