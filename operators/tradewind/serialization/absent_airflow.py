@@ -1,7 +1,7 @@
 """Import a DAG file on a cluster without Airflow: modules of Airflow without contents.
 
 A step's function and its config's class may be in a file that also makes a DAG with Airflow. Only they are used on a
-cluster; what the file makes with Airflow is never looked at there.
+cluster; what the file makes with Airflow is never looked at there. Ray's workers run ``provide`` by its name.
 """
 
 from __future__ import annotations

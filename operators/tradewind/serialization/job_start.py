@@ -25,9 +25,10 @@ _SHELL: Final = f"""{FIND_PYTHON}\
 IFS=:
 for folder in $PYTHONPATH; do
   file=$folder/tradewind/serialization/preflight.py
-  [ -f "$file" ] && exec "$python" "$file" "$@"
+  [ -f "$file" ] && unset IFS && exec $python "$file" "$@"
 done
-exec "$python" -c "$TRADEWIND_PREFLIGHT" "$@"
+unset IFS
+exec $python -c "$TRADEWIND_PREFLIGHT" "$@"
 """
 
 

@@ -182,11 +182,11 @@ def find_legacy_modules(*, with_names: bool = False) -> None:
         sys.meta_path.append(_LegacyModules())
 
 
-def legacy_worker_hook() -> dict[str, str] | None:
+def worker_setup() -> dict[str, str] | None:
     """Return a ``runtime_env`` whose Ray workers import what this process does: legacy names, or absent modules."""
-    if uses_legacy_names():
-        return {"worker_process_setup_hook": f"{_OLD_NAMES}.provide"}
-    return {"worker_process_setup_hook": f"{absent_airflow.__name__}.provide"} if absent_airflow.is_provided() else None
+    absent = absent_airflow.__name__ if absent_airflow.is_provided() else None
+    module = _OLD_NAMES if uses_legacy_names() else absent
+    return {"worker_process_setup_hook": f"{module}.provide"} if module else None
 
 
 def reference_to(target: Any, code: CodeFolder) -> Reference:

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from tradewind.runtime.driver.secrets import in_environment
-from tradewind.serialization.references import legacy_worker_hook
+from tradewind.serialization.references import worker_setup
 from tradewind.steps import is_ray_function
 
 _PACKAGE = Path(__file__).parents[2]
@@ -134,7 +134,7 @@ def _is_namedtuple(value: Any) -> bool:
 def _connect() -> Any:
     import ray
 
-    ray.init(ignore_reinit_error=True, runtime_env=legacy_worker_hook())
+    ray.init(ignore_reinit_error=True, runtime_env=worker_setup())
     return ray
 
 
