@@ -174,6 +174,6 @@ def test_git_bundle_runs_two_commits_at_once(site: Site) -> None:
     made = sorted(json.loads(path.read_text()) for path in site.outputs.glob("prices-*/prices.json"))
     assert made == [[1, 1], [3, 3], [4, 4]]
     assert runs[0].clear("total", newest_code=True).states()["total"] == "failed"
-    assert "clear 'plan'" in runs[0].log("total").lower()
+    assert "Clear the plan task too." in runs[0].log("total")
     ended = runs[0].clear("plan", newest_code=True).states()
     assert ended == {"plan": "success", "prices": "skipped", "total": "skipped"}
