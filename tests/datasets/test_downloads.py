@@ -178,8 +178,11 @@ def test_partial_download_of_other_file_list_is_not_reused(hub: HubServer, tmp_p
 
 def test_foreign_list_file_is_not_overwritten(hub: HubServer, tmp_path: Path) -> None:
     (tmp_path / LIST_FILE).write_text("{")
-    with pytest.raises(DownloadError, match="is not what a download writes"):
-        download_hf(config(tmp_path))
+    for size in (1, (16 << 20) + 1):
+        os.truncate(tmp_path / LIST_FILE, size)
+        with pytest.raises(DownloadError, match=f"{LIST_FILE} .*is not what a download writes"):
+            download_hf(config(tmp_path))
+        assert (tmp_path / LIST_FILE).stat().st_size == size
 
 
 @pytest.mark.parametrize(

@@ -241,6 +241,23 @@ def test_tokenizer_is_fetched_again_after_failure(texts: HubServer, tmp_path: Pa
     assert os.listdir(stored_tokenizer(MODEL, "tokenizer", str(tmp_path / "out")))
 
 
+PADDING = {
+    "strategy": "BatchLongest",
+    "pad_to_multiple_of": None,
+    "direction": "Right",
+    "pad_id": 0,
+    "pad_type_id": 0,
+    "pad_token": "<s>",
+}
+CHARSMAP = {"type": "Precompiled"}
+TEMPLATE = {
+    "type": "TemplateProcessing",
+    "pair": [],
+    "special_tokens": {},
+    "single": [{"SpecialToken": {"id": "x", "type_id": 0}}],
+}
+
+
 @pytest.mark.parametrize(
     ("files", "message"),
     [
@@ -248,10 +265,13 @@ def test_tokenizer_is_fetched_again_after_failure(texts: HubServer, tmp_path: Pa
         ({"tokenizer.json": b"[" * 100_000}, "tokenizer.json is no tokenizer ("),
         ({"tokenizer.json": b"{}"}, "tokenizer.json is no tokenizer ("),
         ({"tokenizer.json": b"version https://git-lfs.github.com/spec/v1\n"}, "tokenizer.json is a pointer of Git LFS"),
-        ({"padding": {"Fixed": 4_000_000_000}}, "tokenizer.json fills each text up with padding"),
-        ({"padding": "BatchLongest", "multiple": 4_000_000_000}, "tokenizer.json fills each text up with padding"),
+        ({"padding": PADDING | {"strategy": {"Fixed": 1 << 31}}}, "tokenizer.json fills each text up with padding"),
+        ({"padding": PADDING | {"pad_to_multiple_of": 1 << 31}}, "tokenizer.json fills each text up with padding"),
         ({"tokenizer_config.json": b"[" * 100_000}, "tokenizer_config.json is no JSON object (maximum recursion depth"),
         ({"tokenizer_config.json": b"[]"}, "tokenizer_config.json is no JSON object"),
+        ({"normalizer": CHARSMAP | {"precompiled_charsmap": "AAAA"}}, "is no tokenizer (Precompiled: "),  # a panic
+        ({"normalizer": CHARSMAP | {"precompiled_charsmap": "/////w=="}}, "of 4,294,967,295 bytes"),  # an abort
+        ({"post_processor": TEMPLATE}, "tokenizer.json is no tokenizer (no entry found for key)"),  # a panic later
         ({"vocab.txt": b" " * (65 << 20)}, "/vocab.txt has more than 67,108,864 bytes"),
     ],
 )
@@ -260,11 +280,9 @@ def test_hostile_tokenizer_refused_by_name(tmp_path: Path, root: Path, files: di
     folder.mkdir()
     for file in (root / "end").iterdir():
         (folder / file.name).write_bytes(file.read_bytes())
-    if "padding" in files:
+    if not any("." in name for name in files):  # fields of tokenizer.json
         whole = json.loads((folder / "tokenizer.json").read_bytes())
-        by = {"strategy": files["padding"], "pad_to_multiple_of": files.get("multiple")}
-        whole["padding"] = by | {"direction": "Right", "pad_id": 0, "pad_type_id": 0, "pad_token": "<s>"}
-        files = {"tokenizer.json": json.dumps(whole).encode()}
+        files = {"tokenizer.json": json.dumps(whole | files).encode()}
     for name, content in files.items():
         (folder / name).write_bytes(content)
     (tmp_path / "a.jsonl").write_bytes(lines(["a"]))

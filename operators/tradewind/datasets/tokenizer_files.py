@@ -6,6 +6,7 @@ import json
 import os
 import re
 import tempfile
+from base64 import b64decode
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -22,6 +23,8 @@ MAIN_FILE: Final = "tokenizer.json"
 _ON_THE_HUB: Final = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _ENDINGS: Final = (".json", ".jinja", ".model", ".txt")
 """Endings of files that a tokenizer may need; its folder may also hold a model's weights."""
+_CHARSMAP: Final = re.compile(rb'"precompiled_charsmap"\s*:\s*"([\w+/=]{8}[^"]*)"')
+"""Rules of a normalizer, as base64 that begins with the size of a part in four bytes."""
 TOKENIZER_GLOBS: Final = ("tokenizer*", "chat_template*", "special_tokens*", "added_tokens*", "vocab*", "merges*")
 
 
@@ -61,6 +64,8 @@ def tokenizer_files(path: str, field: str, output_path: str) -> tuple[str, dict[
     else:
         name = folder = local_tokenizer(path, field)
     found = [each for each in sorted(Path(folder).iterdir()) if any(map(each.match, TOKENIZER_GLOBS))]
+    if odd := [each.name for each in found if each.name.endswith(_ENDINGS) and not each.is_file()]:
+        raise ValueError(f"{field}={path!r}: {odd[0]} is no regular file.")
     files = {each.name: _read(each.open("rb"), str(each), field) for each in found if each.is_file()}
     _check(files, f"{field}={path!r}")
     return name, files
@@ -83,8 +88,6 @@ def _check(files: Mapping[str, bytes], where: str) -> None:
     """Refuse files that no library could load, or with which texts would become other tokens than their own."""
     from tokenizers import Tokenizer
 
-    if MAIN_FILE not in files:
-        raise ValueError(f"{where}: {MAIN_FILE} is no regular file.")
     for name, content in files.items():
         if content.startswith(POINTER):
             raise ValueError(f"{where}: {name} {IS_POINTER}")
@@ -95,11 +98,19 @@ def _check(files: Mapping[str, bytes], where: str) -> None:
                 value, why = None, f" ({single_line(error)})"
             if not isinstance(value, dict):
                 raise ValueError(f"{where}: {name} is no JSON object{why}: fetch it again.")
+    for charsmap in _CHARSMAP.finditer(files[MAIN_FILE]):
+        size = int.from_bytes(b64decode(charsmap[1][:8])[:4], "little")
+        if size > len(charsmap[1]):  # the library would abort the process
+            raise ValueError(f"{where}: {MAIN_FILE} has a precompiled_charsmap of {size:,} bytes: fetch it again.")
     try:
         tokenizer = Tokenizer.from_buffer(files[MAIN_FILE])
-    except Exception as error:  # the library has no type of its own
+        padding = tokenizer.padding or {}
+        tokenizer.no_padding()
+        tokenizer.encode("")
+    except BaseException as error:  # the library has no type of its own, and a panic of it is no Exception
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         raise ValueError(f"{where}: {MAIN_FILE} is no tokenizer ({single_line(error)}): fetch it again.") from error
-    padding = tokenizer.padding or {}
     if padding.get("length") is not None or padding.get("pad_to_multiple_of") is not None:
         raise ValueError(
             f"{where}: {MAIN_FILE} fills each text up with padding, which would be trained on: remove its 'padding'."
