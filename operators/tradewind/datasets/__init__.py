@@ -1,1 +1,39 @@
-"""Data sets: download, clean and tokenize them."""
+"""Data sets: download, process and tokenize them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from tradewind.datasets import counters
+    from tradewind.datasets.backends import Backend, create_backend, flow_backend, set_flow_backend
+    from tradewind.datasets.dataset import Dataset, ShardInfo
+    from tradewind.datasets.stages import PipelineError
+
+_MODULES: Final = {
+    "Backend": "backends",
+    "Dataset": "dataset",
+    "PipelineError": "stages",
+    "ShardInfo": "dataset",
+    "create_backend": "backends",
+    "flow_backend": "backends",
+    "set_flow_backend": "backends",
+}
+
+__all__ = [
+    "Backend",
+    "Dataset",
+    "PipelineError",
+    "ShardInfo",
+    "counters",
+    "create_backend",
+    "flow_backend",
+    "set_flow_backend",
+]
+
+
+def __getattr__(name: str) -> Any:  # DAG files import the package for other modules: load only what is asked for
+    if name in _MODULES:
+        return getattr(import_module(f"tradewind.datasets.{_MODULES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

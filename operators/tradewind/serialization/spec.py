@@ -371,3 +371,5 @@ _DECODERS: dict[str, Callable[[dict[str, Any], Any], Any]] = {
 
 STEP_VARIABLE = "TRADEWIND_STEP"
 """The step's version; set in each of its processes, so that a DAG file imported there makes no DAG."""
+OUTPUT_VARIABLE: Final = "TRADEWIND_OUTPUT_PATH"
+"""Environment variable of a step's function: the output path of its step."""

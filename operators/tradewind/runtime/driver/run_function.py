@@ -25,7 +25,7 @@ from tradewind.runtime.pods.on_host.standby_process import import_quickly
 from tradewind.serialization.errors import StepRuntimeError
 from tradewind.serialization.masking import Masker
 from tradewind.serialization.references import find_legacy_modules
-from tradewind.serialization.spec import STEP_VARIABLE, StepSpec
+from tradewind.serialization.spec import OUTPUT_VARIABLE, STEP_VARIABLE, StepSpec
 from tradewind.steps import Hosts, TpuSlice, plain_function
 from tradewind.storage.errors import StoreError
 from tradewind.storage.files import write_text
@@ -36,6 +36,7 @@ def main() -> NoReturn:
     start_heartbeat()
     attempt, spec = load_spec_from_argv(sys.argv[1:])
     os.environ[STEP_VARIABLE] = spec.version
+    os.environ[OUTPUT_VARIABLE] = spec.output_path
     masker = masker_of(spec)  # the function may change the environment
     find_legacy_modules()
     process_id = int(os.environ.get("TRADEWIND_PROCESS_ID", "0"))

@@ -1,0 +1,353 @@
+"""Process a pipeline stage by stage, and go on where an earlier attempt was lost.
+
+The scratch folder has a folder for each stage, named by the stage's key, with the files of its shuffle and a record of
+each shard. When all shards are done, the attempt that gets there first writes the stage's manifest; an attempt that
+races with it takes that one. A shard counts if the store still has its file with the size and state of the record. A
+file of a shuffle has checksums as well; a damaged one is made again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any, Final
+
+from tradewind.datasets.backends import Backend
+from tradewind.datasets.dataset import Dataset, FilesSource, Shuffle, Write
+from tradewind.datasets.files import basename, join, parent, store_fingerprint
+from tradewind.datasets.progress import StageProgress, write_progress
+from tradewind.datasets.rows import Rows
+from tradewind.datasets.shard_task import COLLECT, ShardFailure, ShardResult, StageWork
+from tradewind.datasets.shuffle import DamagedShuffleError, ShuffleFile, read_bucket
+from tradewind.datasets.stages import Chain, JoinedChain, PipelineError, Stage, describe_stages, plan_stages
+from tradewind.datasets.token_inputs import InputFile
+from tradewind.serialization.spec import OUTPUT_VARIABLE
+from tradewind.storage import file_system_at
+from tradewind.storage.files import create_text, read_contents, read_text, write_text
+from tradewind.storage.filesystems import remove_file
+from tradewind.text import truncated_repr
+
+MAX_ERRORS: Final = 3
+"""Tries of a shard that fails by itself."""
+MAX_LOSSES: Final = 20
+"""Tries of a shard whose worker is lost."""
+SCRATCH_FOLDER: Final = ".dataset"
+_MAX_DAMAGES: Final = 3
+_MAX_TOLD: Final = 5
+_POLL_S: Final = 1.0
+
+
+class Results(list[Any]):
+    """Rows of a pipeline, or the paths of its files.
+
+    Attributes:
+        counters: What the user's functions counted.
+        rejected: Rows that failed and were left out.
+    """
+
+    counters: Mapping[str, int]
+    rejected: int
+
+    @property
+    def results(self) -> list[Any]:
+        """The same list, under the name that Zephyr gives it."""
+        return self
+
+
+class _DamagedStageError(Exception):
+    """A file of a stage's shuffle is damaged."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+
+def execute(dataset: Dataset[Any], backend: Backend) -> Results:
+    """Process ``dataset`` on ``backend``; see ``Backend.execute``."""
+    stages = plan_stages(dataset, list_source)
+    print(describe_stages(stages), flush=True)
+    if backend.dry_run:
+        return _results([], [])
+    with _scratch(backend.scratch) as scratch:
+        for _ in range(_MAX_DAMAGES):
+            run = _Run(stages, backend, scratch)
+            try:
+                return run.execute()
+            except _DamagedStageError as error:
+                print(f"{error.path} is damaged: the shard that wrote it is processed again.", flush=True)
+                _forget(scratch, error.path)
+        raise PipelineError(f"Files below {scratch} were damaged {_MAX_DAMAGES} times: look at the store.")
+
+
+def list_source(source: FilesSource) -> list[InputFile]:
+    """List the files of a source, sorted by path.
+
+    Raises:
+        FileNotFoundError: There are none, and that is not expected.
+    """
+    files: dict[str, InputFile] = {}
+    for pattern in _expanded(source.pattern):
+        fs, root = file_system_at(pattern)
+        fs.invalidate_cache()
+        for name, entry in fs.glob(root, detail=True).items():
+            if entry["type"] == "file" and not basename(name).startswith("."):
+                path = str(fs.unstrip_protocol(name)) if "://" in pattern else name
+                files[path] = InputFile(path, int(entry["size"]), store_fingerprint(entry))
+    if not files and not source.empty_glob_ok:
+        raise FileNotFoundError(f"No file matches {source.pattern}. If that may be, give empty_glob_ok=True.")
+    return [files[path] for path in sorted(files)]
+
+
+def _expanded(pattern: str) -> Iterable[str]:
+    if "{" not in pattern:
+        return [pattern]
+    from braceexpand import braceexpand
+
+    try:
+        return list(braceexpand(pattern))
+    except ValueError as error:
+        raise PipelineError(f"from_files({truncated_repr(pattern)}): {error}.") from error
+
+
+@contextmanager
+def _scratch(given: str | None) -> Iterator[str]:
+    output = os.environ.get(OUTPUT_VARIABLE)
+    if given is not None or output:
+        yield given if given is not None else join(str(output), SCRATCH_FOLDER)
+        return
+    folder = tempfile.mkdtemp(prefix="tradewind-dataset-")
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Run:
+    """One pass over the stages.
+
+    Args:
+        stages: In the order of execution.
+        backend: Where shards are processed.
+        scratch: Folder of manifests and of files between stages.
+    """
+
+    def __init__(self, stages: Sequence[Stage], backend: Backend, scratch: str) -> None:
+        self._stages = stages
+        self._backend = backend
+        self._scratch = scratch
+        self._done: dict[int, dict[int, ShardResult]] = {}
+        self._shown: dict[int, dict[str, Any]] = {}
+
+    def execute(self) -> Results:
+        try:
+            for stage in self._needed():
+                self._run_stage(stage)
+        except PipelineError as error:
+            self._show(str(error))
+            raise
+        last = self._stages[-1]
+        results = _results(self._output(last), [self._done[stage] for stage in sorted(self._done)])
+        self._show(None)
+        self._clean()
+        return results
+
+    def _needed(self) -> list[Stage]:
+        """Return the stages with shards that are not done, and whose output a later stage needs."""
+        needed, wanted = [], {len(self._stages) - 1}
+        for stage in reversed(self._stages):
+            if stage.number not in wanted:
+                continue
+            self._done[stage.number] = self._whole_shards(stage)
+            if len(self._done[stage.number]) < stage.shards:
+                needed.append(stage)
+                wanted |= set(_inputs(stage.chain))
+        return needed[::-1]
+
+    def _whole_shards(self, stage: Stage) -> dict[int, ShardResult]:
+        """Return the shards of the manifest, or else of the records, whose files are as they were written."""
+        text = read_text(self._manifest(stage))
+        if text is not None:
+            results = [ShardResult(**entry) for entry in json.loads(text)]
+        else:
+            folder = self._folder(stage)
+            names = [name for name in _listing(folder) if name.endswith(".json")]
+            contents = read_contents([join(folder, name) for name in names])
+            results = [ShardResult(**json.loads(content.text)) for content in contents.values() if not content.flaw]
+        listings = {folder: _listing(folder) for folder in {parent(result.path) for result in results}}
+        whole = {result.shard: result for result in results if _is_whole(result, listings[parent(result.path)])}
+        if isinstance(stage.sink, Write) and stage.sink.skip_existing:
+            whole = {**_existing(stage), **whole}
+        return whole
+
+    def _run_stage(self, stage: Stage) -> None:
+        done = self._done[stage.number]
+        progress = StageProgress(stage, len(self._stages), done)
+        self._shown[stage.number] = progress.as_json()
+        missing = [shard for shard in range(stage.shards) if shard not in done]
+        failures = self._process(stage, missing, progress)
+        self._shown[stage.number] = progress.as_json()
+        print(progress.line(), flush=True)
+        if failures:
+            raise PipelineError(_told(stage, failures))
+        manifest = json.dumps([asdict(done[shard]) for shard in sorted(done)])
+        if not create_text(self._manifest(stage), manifest):
+            theirs = self._whole_shards(stage)
+            if len(theirs) == stage.shards:  # an attempt that raced with this one was first
+                self._done[stage.number] = theirs
+            else:
+                write_text(self._manifest(stage), manifest)
+
+    def _process(self, stage: Stage, missing: Sequence[int], progress: StageProgress) -> list[ShardFailure]:
+        """Process the shards; return the failures of those that failed too often."""
+        waiting, at_work = deque(missing), 0
+        tries: Counter[tuple[int, bool]] = Counter()
+        failures: list[ShardFailure] = []
+        with self._backend.workers(self._work(stage)) as workers:
+            while waiting or at_work:
+                while waiting and at_work < self._backend.max_parallelism:
+                    shard = waiting.popleft()
+                    workers.submit(shard)
+                    progress.begin(shard)
+                    at_work += 1
+                for outcome in workers.wait(_POLL_S):
+                    at_work -= 1
+                    progress.end(outcome)
+                    if isinstance(outcome, ShardResult):
+                        self._done[stage.number][outcome.shard] = outcome
+                        continue
+                    if outcome.damaged is not None:
+                        raise _DamagedStageError(outcome.damaged)
+                    tries[outcome.shard, outcome.is_loss] += 1
+                    if self._may_retry(outcome, tries):
+                        print(f"{stage.name}: {outcome}. It is processed again.", flush=True)
+                        waiting.append(outcome.shard)
+                        continue
+                    failures.append(outcome)
+                    progress.failed += 1
+                    if outcome.is_permanent:
+                        return failures
+                progress.tick(lambda now: self._show(None, stage, now))
+        return failures
+
+    @staticmethod
+    def _may_retry(outcome: ShardFailure, tries: Counter[tuple[int, bool]]) -> bool:
+        limit = MAX_LOSSES if outcome.is_loss else MAX_ERRORS
+        return not outcome.is_permanent and tries[outcome.shard, outcome.is_loss] < limit
+
+    def _work(self, stage: Stage) -> StageWork:
+        shuffled, written = {}, {}
+        for number in _inputs(stage.chain):
+            results = [result for _, result in sorted(self._done[number].items())]
+            source = self._stages[number]
+            if isinstance(source.sink, Write):
+                written[number] = [result.path for result in results]
+            else:
+                shuffled[number] = [_shuffle_file(source, result) for result in results]
+        quarantine = join(self._beside_output(), "quarantine") if self._backend.on_error == "quarantine" else None
+        folder = self._folder(stage)
+        return StageWork(
+            stage, folder, shuffled, written, self._backend.on_error, quarantine, self._backend.memory_bytes
+        )
+
+    def _beside_output(self) -> str:
+        outputs = [path for stage in self._stages for path in stage.outputs]
+        return parent(outputs[-1]) if outputs else self._scratch
+
+    def _output(self, last: Stage) -> Iterable[Any]:
+        results = [result for _, result in sorted(self._done[last.number].items())]
+        if isinstance(last.sink, Write):
+            return [result.path for result in results]
+        files = [_shuffle_file(last, result) for result in results]
+        try:
+            return list(read_bucket(files, 0, COLLECT, Rows(), self._backend.memory_bytes))
+        except DamagedShuffleError as error:
+            raise _DamagedStageError(error.path) from error
+
+    def _manifest(self, stage: Stage) -> str:
+        return f"{self._folder(stage)}.json"
+
+    def _folder(self, stage: Stage) -> str:
+        return join(self._scratch, f"{stage.number:02d}-{stage.key}")
+
+    def _show(self, problem: str | None, stage: Stage | None = None, progress: StageProgress | None = None) -> None:
+        if stage is not None and progress is not None:
+            self._shown[stage.number] = progress.as_json()
+        shown = [self._shown[number] for number in sorted(self._shown)]
+        write_progress(join(self._scratch, "progress.json"), shown, len(self._stages), problem)
+
+    def _clean(self) -> None:
+        """Remove the files between stages; the manifests stay, so that a second run finds its outputs."""
+        for stage in self._stages:
+            fs, folder = file_system_at(self._folder(stage))
+            if fs.exists(folder):
+                fs.rm(folder, recursive=True)
+            if not isinstance(stage.sink, Write):
+                remove_file(*file_system_at(self._manifest(stage)))
+
+
+def _inputs(chain: Chain) -> Iterator[int]:
+    if chain.stage is not None:
+        yield chain.stage
+    for operation in chain.operations:
+        if isinstance(operation, JoinedChain):
+            yield from _inputs(operation.right)
+
+
+def _shuffle_file(stage: Stage, result: ShardResult) -> ShuffleFile:
+    buckets = stage.buckets() if isinstance(stage.sink, Shuffle) else 1
+    return ShuffleFile(result.path, result.runs, buckets, result.size_bytes)
+
+
+def _listing(folder: str) -> dict[str, tuple[int, str]]:
+    """Return name → size and state of the files directly below a folder."""
+    fs, root = file_system_at(folder)
+    fs.invalidate_cache()
+    try:
+        entries = fs.ls(root, detail=True)
+    except FileNotFoundError:
+        return {}
+    return {
+        basename(entry["name"]): (int(entry["size"]), store_fingerprint(entry))
+        for entry in entries
+        if entry["type"] == "file"
+    }
+
+
+def _is_whole(result: ShardResult, listing: Mapping[str, tuple[int, str]]) -> bool:
+    return listing.get(basename(result.path)) == (result.size_bytes, result.state)
+
+
+def _existing(stage: Stage) -> dict[int, ShardResult]:
+    listings = {folder: _listing(folder) for folder in {parent(path) for path in stage.outputs}}
+    found = [(shard, path, listings[parent(path)].get(basename(path))) for shard, path in enumerate(stage.outputs)]
+    return {shard: ShardResult(shard, path, *entry, crc32=0, rows=0) for shard, path, entry in found if entry}
+
+
+def _forget(scratch: str, path: str) -> None:
+    """Remove a damaged file of a shuffle, and the manifest of its stage."""
+    folder = parent(path)
+    if parent(folder) != scratch.rstrip("/"):
+        raise PipelineError(f"{path} is not below {scratch}.")
+    for name in (path, f"{folder}.json"):
+        remove_file(*file_system_at(name))
+
+
+def _told(stage: Stage, failures: Sequence[ShardFailure]) -> str:
+    head = f"{stage.name}: {len(failures):,} of {stage.shards:,} shards failed"
+    lines = [f"  {failure}" for failure in failures[:_MAX_TOLD]]
+    more = [f"  and {len(failures) - _MAX_TOLD:,} more"] if len(failures) > _MAX_TOLD else []
+    print(failures[0].trace, flush=True)
+    return "\n".join([f"{head}:", *lines, *more])
+
+
+def _results(rows: Iterable[Any], stages: Sequence[Mapping[int, ShardResult]]) -> Results:
+    results = Results(rows)
+    done = [result for shards in stages for result in shards.values()]
+    results.counters = dict(sum((Counter(result.counters) for result in done), Counter()))
+    results.rejected = sum(result.rejected for result in done)
+    return results

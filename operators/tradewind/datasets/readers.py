@@ -1,0 +1,156 @@
+"""Read the rows of one file. Each reader takes the state of the shard and a path, and yields rows.
+
+A row that cannot be read is left out or raised, as the pipeline's ``on_error`` says; a file that cannot be read on
+always raises. Lines, texts and members are bounded by ``MAX_LINE_BYTES``, packed or not.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO, Any, Final
+
+from tradewind.datasets.rows import RowError, Rows
+from tradewind.datasets.token_rows import (
+    MAX_LINE_BYTES,
+    WHOLE,
+    TokenizingError,
+    check_no_pointer,
+    lines_of,
+    open_unpacked,
+    parse_line,
+)
+from tradewind.storage import open_file
+from tradewind.text import quote_first_names, single_line
+
+_PARQUET_ROWS: Final = 1024
+_MAX_MEMBERS: Final = 1_000_000
+_READ_ERRORS: Final = (OSError, EOFError, zlib.error, zipfile.BadZipFile)
+
+Reader = Callable[..., Iterator[Any]]
+
+
+def load_jsonl(rows: Rows, path: str) -> Iterator[Any]:
+    """Yield the value of each line that is not blank."""
+    with _reading(rows, path), open_unpacked(path) as file:
+        for number, line in lines_of(file, WHOLE):
+            rows.number, rows.row = number, line
+            if not line.strip():
+                continue
+            try:
+                value = parse_line(line)
+            except (ValueError, RecursionError) as error:
+                rows.row = line[:1000].decode("utf-8", "replace")
+                rows.reject(RowError(f"{path} line {number:,} is malformed: {single_line(error)}."))
+                continue
+            rows.row = value
+            yield value
+
+
+def load_parquet(
+    rows: Rows, path: str, columns: Sequence[str] | None = None, batch_mode: bool = False
+) -> Iterator[Any]:
+    """Yield each row as a dict, or record batches; ``columns`` keeps only these."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    with _reading(rows, path), open_file(path) as file:
+        try:
+            opened = parquet.ParquetFile(file)
+            names = opened.schema_arrow.names
+            if missing := [column for column in columns or () if column not in names]:
+                raise RowError(f"{path} has no column {missing[0]!r}: it has {quote_first_names(names)}.")
+            for batch in opened.iter_batches(_PARQUET_ROWS, columns=None if columns is None else list(columns)):
+                if batch_mode:
+                    rows.number += batch.num_rows
+                    yield batch
+                    continue
+                for row in batch.to_pylist():
+                    rows.number += 1
+                    rows.row = row
+                    yield row
+        except pa.ArrowException as error:
+            raise RowError(f"{path} is no Parquet file that can be read: {single_line(error)}") from error
+
+
+def load_file(rows: Rows, path: str, columns: Sequence[str] | None = None) -> Iterator[Any]:
+    """Yield the rows of JSON lines or Parquet, by the ending of the name."""
+    if path.endswith(".parquet"):
+        return load_parquet(rows, path, columns)
+    if ".json" not in path.rpartition("/")[2]:
+        raise RowError(f"{path} has an unknown ending: load_file reads JSON lines (.jsonl, .gz, .zst) and .parquet.")
+    if columns is None:
+        return load_jsonl(rows, path)
+    return ({column: row[column] for column in columns} for row in load_jsonl(rows, path))
+
+
+def load_text(rows: Rows, path: str) -> Iterator[dict[str, str]]:
+    """Yield the whole file as one row."""
+    with _reading(rows, path), open_unpacked(path) as file:
+        rows.number = 1
+        yield {"text": _bounded(file, path).decode("utf-8")}
+
+
+def load_zip_members(rows: Rows, path: str, pattern: str = "*") -> Iterator[dict[str, Any]]:
+    """Yield name and bytes of each member that matches; its name is not a path to write to."""
+    with _reading(rows, path), open_file(path) as file, zipfile.ZipFile(file) as archive:
+        members = archive.infolist()
+        if len(members) > _MAX_MEMBERS:
+            raise RowError(f"{path} has {len(members):,} members: {_MAX_MEMBERS:,} are read at most.")
+        for number, member in enumerate(members, 1):
+            if member.is_dir() or not fnmatch.fnmatch(member.filename, pattern):
+                continue
+            rows.number, rows.row = number, {"filename": member.filename}
+            try:
+                with archive.open(member) as opened:
+                    content = _bounded(opened, f"{path} member {member.filename!r}")
+            except (*_READ_ERRORS, RowError, RuntimeError, NotImplementedError) as error:  # encrypted, unknown packing
+                rows.reject(RowError(f"{path} member {member.filename!r} cannot be read: {single_line(error)}"))
+                continue
+            yield {"filename": member.filename, "content": content}
+
+
+READERS: Final[dict[str, Reader]] = {
+    "load_file": load_file,
+    "load_jsonl": load_jsonl,
+    "load_parquet": load_parquet,
+    "load_text": load_text,
+    "load_zip_members": load_zip_members,
+}
+
+
+def read_json_lines(path: str) -> Iterator[Any]:
+    """Yield the rows of a JSON lines file, for ``flat_map`` and for use outside of a pipeline."""
+    return load_jsonl(Rows(), path)
+
+
+@contextmanager
+def _reading(rows: Rows, path: str) -> Iterator[None]:
+    """Name the file in errors of its content."""
+    if not isinstance(path, str):
+        raise RowError(f"A reader got a {type(path).__name__}, and needs the path of a file.")
+    rows.path, rows.number, rows.row = path, 0, None
+    try:
+        yield
+    except TokenizingError as error:
+        raise RowError(str(error)) from error
+    except FileNotFoundError as error:
+        raise RowError(f"{path} is gone.") from error
+    except UnicodeDecodeError as error:
+        raise RowError(f"{path} is no text in UTF-8: {single_line(error)}.") from error
+    except _READ_ERRORS as error:
+        check_no_pointer(path, open_file)
+        raise RowError(f"{path} cannot be read on after row {rows.number:,}: {single_line(error)}.") from error
+
+
+def _bounded(file: IO[bytes], what: str) -> bytes:
+    content = file.read(MAX_LINE_BYTES + 1)
+    if len(content) > MAX_LINE_BYTES:
+        raise RowError(f"{what} has more than {MAX_LINE_BYTES:,} bytes.")
+    return content
+
+
+__all__ = ["READERS", "read_json_lines"]

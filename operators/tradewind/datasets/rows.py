@@ -1,0 +1,107 @@
+"""Where a shard is: the row that it reads, what happens to rows that fail, and the counters of the user's functions.
+
+from tradewind.datasets import counters
+
+def is_long(row):
+    if len(row["text"]) < 100:
+        counters.increment("too_short")
+        return False
+    return True
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
+from typing import Any, Final, Literal, TypeVar
+
+from tradewind.text import single_line, truncated_repr
+
+OnError = Literal["raise", "skip", "quarantine"]
+ON_ERROR: Final = ("raise", "skip", "quarantine")
+MAX_QUARANTINED: Final = 10_000
+"""Rows of one shard that are kept for a look; the rest is counted."""
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+
+class RowError(ValueError):
+    """A row of an input cannot be read. The message begins with its file and its number."""
+
+
+class Rows:
+    """The state of one shard while it is processed.
+
+    Attributes:
+        path: File that is read; empty outside of one.
+        number: Number of the row in it, from 1.
+        row: The row itself, as it was read.
+        counters: What the user's functions counted.
+        rejected: Number of rows that failed and were left out.
+        quarantined: Texts of some of these, one JSON object each.
+    """
+
+    def __init__(self, on_error: OnError = "raise") -> None:
+        self.on_error = on_error
+        self.path = ""
+        self.number = 0
+        self.row: Any = None
+        self.counters: Counter[str] = Counter()
+        self.rejected = 0
+        self.quarantined: list[str] = []
+
+    @property
+    def place(self) -> str:
+        """``FILE line 12``, or what there is of it."""
+        return f"{self.path} row {self.number:,}" if self.path else f"row {self.number:,}" if self.number else ""
+
+    def reject(self, error: Exception) -> None:
+        """Leave out the row that is being processed, or raise ``error``, as ``on_error`` says."""
+        if self.on_error == "raise":
+            raise error
+        self.rejected += 1
+        if self.on_error == "quarantine" and len(self.quarantined) < MAX_QUARANTINED:
+            about = {"place": self.place, "error": f"{type(error).__name__}: {single_line(error)}", "row": self.row}
+            self.quarantined.append(json.dumps(about, ensure_ascii=False, default=truncated_repr))
+
+    def numbered(self, rows: Iterable[_T]) -> Iterator[_T]:
+        """Note each row as the one that is being processed."""
+        for number, row in enumerate(rows, 1):
+            self.number, self.row = number, row
+            yield row
+
+    def mapped(self, fn: Callable[[_T], _R], rows: Iterator[_T]) -> Iterator[_R]:
+        """Apply ``fn`` to each row."""
+        if self.on_error == "raise":
+            return map(fn, rows)
+        return self._guarded(fn, rows)
+
+    def _guarded(self, fn: Callable[[_T], _R], rows: Iterator[_T]) -> Iterator[_R]:
+        for row in rows:
+            try:
+                result = fn(row)
+            except Exception as error:
+                self.reject(error)
+                continue
+            yield result
+
+    def flattened(self, fn: Callable[[_T], Iterable[_R]], rows: Iterator[_T]) -> Iterator[_R]:
+        """Yield what ``fn`` yields for each row; before an error of a row, what it yielded until then."""
+        for row in rows:
+            try:
+                yield from fn(row)
+            except Exception as error:
+                self.reject(error)
+
+    def filtered(self, fn: Callable[[_T], Any], rows: Iterator[_T]) -> Iterator[_T]:
+        """Keep the rows for which ``fn`` is true."""
+        if self.on_error == "raise":
+            return filter(fn, rows)
+        return (row for row, keep in self._guarded(lambda row: (row, fn(row)), rows) if keep)
+
+
+current_rows: Final[ContextVar[Rows | None]] = ContextVar("tradewind_rows", default=None)
+"""The shard that this thread processes."""

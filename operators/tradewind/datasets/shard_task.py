@@ -1,0 +1,295 @@
+"""Process one shard of a stage in a worker, and leave its file and a record of it.
+
+A task returns its failure as a value, so that what a user reads is not wrapped in another traceback, and that an error
+that cannot be pickled is told like any other.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import posixpath
+import time
+import traceback
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from tradewind.datasets.dataset import Join, Read, ShardInfo, Shuffle, Transform, Write
+from tradewind.datasets.files import atomic_writer, join, state_of, write_text
+from tradewind.datasets.readers import READERS
+from tradewind.datasets.rows import OnError, RowError, Rows, current_rows
+from tradewind.datasets.shuffle import DEFAULT_MEMORY, DamagedShuffleError, ShuffleFile, ShuffleWriter, read_bucket
+from tradewind.datasets.stages import Chain, JoinedChain, Stage
+from tradewind.datasets.writers import SummedFile, write_rows
+from tradewind.text import single_line, truncated_repr
+
+COLLECT: Final = Shuffle("collect", 1)
+"""How rows come back to the caller: all in one bucket, in their order."""
+_PERMANENT: Final = (SyntaxError, ImportError, NameError)
+"""Errors that no second try mends."""
+_PACKAGE: Final = posixpath.dirname(posixpath.dirname(__file__))
+_BUFFER_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True)
+class StageWork:
+    """What all tasks of a stage share.
+
+    Attributes:
+        stage: What to do.
+        folder: Where files of a shuffle and the records of shards go.
+        shuffled: Number of a stage → files of its shuffle.
+        written: Number of a stage → paths of the files it wrote.
+        on_error: What happens to rows that fail.
+        quarantine: Folder for rows that failed.
+        memory_bytes: Memory of one worker.
+    """
+
+    stage: Stage
+    folder: str
+    shuffled: Mapping[int, Sequence[ShuffleFile]] = field(default_factory=dict)
+    written: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    on_error: OnError = "raise"
+    quarantine: str | None = None
+    memory_bytes: int = DEFAULT_MEMORY
+
+
+@dataclass(frozen=True)
+class ShardResult:
+    """A shard that is done; also the record of it, as JSON.
+
+    Attributes:
+        shard: Its number.
+        path: The file that it wrote.
+        size_bytes: Size of that file.
+        state: State of that file in the store; a later write changes it.
+        crc32: Checksum of its bytes.
+        rows: Rows that it wrote.
+        runs: Sorted runs in a file of a shuffle.
+        rejected: Rows that failed and were left out.
+        seconds: How long it took.
+        counters: What the user's functions counted.
+    """
+
+    shard: int
+    path: str
+    size_bytes: int
+    state: str
+    crc32: int
+    rows: int
+    runs: int = 0
+    rejected: int = 0
+    seconds: float = 0.0
+    counters: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ShardFailure:
+    """Why a shard is not done.
+
+    Attributes:
+        shard: Its number.
+        message: The error, in one line.
+        place: File and number of the row that was read last; empty if there was none.
+        row: That row, cut.
+        frame: The user's own line in which it failed.
+        trace: The whole traceback.
+        is_loss: The worker or its node was lost.
+        is_permanent: Another try would fail the same way.
+        damaged: A file of a shuffle that must be made again.
+    """
+
+    shard: int
+    message: str
+    place: str = ""
+    row: str = ""
+    frame: str = ""
+    trace: str = ""
+    is_loss: bool = False
+    is_permanent: bool = False
+    damaged: str | None = None
+
+    def __str__(self) -> str:
+        parts = [f"shard {self.shard:,}: {self.message}"]
+        parts += [f"at {self.frame}"] if self.frame else []
+        parts += [f"while it read {self.place}"] if self.place else []
+        parts += [f"the row was {self.row}"] if self.row else []
+        return ", ".join(parts)
+
+
+def run_shard(work: StageWork, shard: int) -> ShardResult | ShardFailure:
+    """Process one shard, write its file and then its record."""
+    rows = Rows(work.on_error)
+    token = current_rows.set(rows)
+    started = time.monotonic()
+    try:
+        stream = _rows_of(work, work.stage.chain, shard, rows)
+        result = _written(work, shard, rows, stream, started)
+        _write_quarantine(work, shard, rows)
+        write_text(record_path(work.folder, shard), json.dumps(asdict(result)))
+        return result
+    except Exception as error:
+        return _failure(shard, rows, error)
+    finally:
+        current_rows.reset(token)
+
+
+def record_path(folder: str, shard: int) -> str:
+    """Return the path of a shard's record."""
+    return join(folder, f"{shard:06d}.json")
+
+
+def _rows_of(work: StageWork, chain: Chain, shard: int, rows: Rows) -> Iterator[Any]:
+    stream: Iterator[Any]
+    if chain.shuffle is not None and chain.stage is not None:
+        stream = read_bucket(work.shuffled[chain.stage], shard, chain.shuffle, rows, work.memory_bytes)
+    elif chain.stage is not None:
+        stream = rows.numbered([work.written[chain.stage][shard]])
+    else:
+        assert chain.items is not None
+        stream = rows.numbered([chain.items[shard]])
+    info = ShardInfo(shard, chain.shards)
+    for operation in chain.operations:
+        match operation:
+            case Read():
+                stream = _read(operation, stream, rows)
+            case Transform():
+                stream = _transformed(operation, stream, rows, info)
+            case JoinedChain(_, right, merge):
+                stream = merge_join(stream, _rows_of(work, right, shard, rows), merge)
+    return stream
+
+
+def _read(read: Read, paths: Iterator[Any], rows: Rows) -> Iterator[Any]:
+    reader, options = READERS[read.kind], dict(read.options)
+    for path in paths:
+        for row in reader(rows, path, **options):
+            yield row if read.path_column is None else _with_path(row, read.path_column, path)
+
+
+def _with_path(row: Any, column: str, path: str) -> Any:
+    if isinstance(row, dict):
+        if column in row:
+            raise RowError(f"Rows have a column {column!r} already: give file_path_column another name.")
+        return {**row, column: path}
+    import pyarrow as pa
+
+    return row.append_column(column, pa.array([path] * row.num_rows))
+
+
+def _transformed(transform: Transform, stream: Iterator[Any], rows: Rows, info: ShardInfo) -> Iterator[Any]:
+    match transform.kind:
+        case "map":
+            return rows.mapped(transform.fn, stream)
+        case "flat_map":
+            return rows.flattened(transform.fn, stream)
+        case "filter":
+            return rows.filtered(transform.fn, stream)
+        case "map_shard":
+            return iter(transform.fn(stream, info))
+        case _:
+            return _windows(transform.fn, transform.initial, stream)
+
+
+def _windows(folder: Callable[[Any, Any], tuple[bool, Any]], initial: Any, stream: Iterable[Any]) -> Iterator[Any]:
+    window: list[Any] = []
+    state = initial
+    for row in stream:
+        joins, state = folder(state, row)
+        if not joins:
+            if window:
+                yield window
+            window = []
+            _, state = folder(initial, row)
+        window.append(row)
+    if window:
+        yield window
+
+
+def merge_join(left: Iterator[Any], right: Iterator[Any], join: Join) -> Iterator[Any]:
+    """Yield ``combiner(left, right)`` for each pair of rows with one key; both sides are sorted by it.
+
+    Raises:
+        RowError: A side is not sorted.
+    """
+    rights = _groups(right, join.right_key, "right")
+    held: tuple[Any, list[Any]] | None = next(rights, None)
+    for key, group in _groups(left, join.left_key, "left"):
+        while held is not None and held[0] < key:
+            held = next(rights, None)
+        partners: list[Any] = held[1] if held is not None and held[0] == key else []
+        for row in group:
+            for partner in partners:
+                yield join.combiner(row, partner)
+            if not partners and join.is_left:
+                yield join.combiner(row, None)
+
+
+def _groups(stream: Iterator[Any], key_of: Callable[[Any], Any], side: str) -> Iterator[tuple[Any, list[Any]]]:
+    last: Any = None
+    for number, (key, group) in enumerate(itertools.groupby(stream, key_of)):
+        if number and key < last:
+            raise RowError(
+                f"sorted_merge_join: the {side} data set is not sorted by its key: {truncated_repr(key)} follows "
+                f"{truncated_repr(last)}. Give it a group_by or deduplicate with that key."
+            )
+        last = key
+        yield key, list(group)
+
+
+def _written(work: StageWork, shard: int, rows: Rows, stream: Iterator[Any], started: float) -> ShardResult:
+    sink = work.stage.sink
+    if isinstance(sink, Write):
+        path = work.stage.outputs[shard]
+        written = write_rows(sink.kind, path, stream, dict(sink.options))
+        size, checksum, count, runs = written.size_bytes, written.crc32, written.rows, 0
+    else:
+        path = join(work.folder, f"{shard:06d}-{uuid.uuid4().hex[:8]}.rows")
+        shuffle = COLLECT if sink is None else sink
+        writer = ShuffleWriter(shuffle, shuffle.num_shards or work.stage.shards, shard, work.memory_bytes)
+        with atomic_writer(path) as file:
+            summed = SummedFile(file)
+            with io.BufferedWriter(summed, _BUFFER_BYTES) as buffered:
+                count, runs = writer.write(stream, buffered)
+        size, checksum = summed.size, summed.crc32
+    stored_size, state = state_of(path)
+    if stored_size != size:
+        raise RuntimeError(f"{path} has {stored_size:,} bytes, and {size:,} were written: another process writes it.")
+    seconds = round(time.monotonic() - started, 3)
+    return ShardResult(shard, path, size, state, checksum, count, runs, rows.rejected, seconds, dict(rows.counters))
+
+
+def _write_quarantine(work: StageWork, shard: int, rows: Rows) -> None:
+    if rows.quarantined and work.quarantine is not None:
+        name = f"stage-{work.stage.number:02d}-shard-{shard:05d}.jsonl"
+        write_text(join(work.quarantine, name), "\n".join(rows.quarantined) + "\n")
+
+
+def _failure(shard: int, rows: Rows, error: Exception) -> ShardFailure:
+    trace = "".join(traceback.format_exception(error))
+    if isinstance(error, DamagedShuffleError):
+        return ShardFailure(shard, single_line(error), trace=trace, damaged=error.path)
+    message = single_line(error) if isinstance(error, RowError) else f"{type(error).__name__}: {single_line(error)}"
+    return ShardFailure(
+        shard,
+        message,
+        "" if isinstance(error, RowError) and rows.path and rows.path in message else rows.place,
+        "" if rows.row is None else truncated_repr(rows.row),
+        _user_frame(error),
+        trace,
+        is_permanent=isinstance(error, _PERMANENT),
+    )
+
+
+def _user_frame(error: BaseException) -> str:
+    """Return ``file:line, in function`` of the innermost frame that is not of this package."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_PACKAGE)]
+    if not frames:
+        return ""
+    return f"{posixpath.basename(frames[-1].filename)}:{frames[-1].lineno}, in {frames[-1].name}"
+
+
+__all__ = ["COLLECT", "ShardFailure", "ShardResult", "StageWork", "merge_join", "record_path", "run_shard"]

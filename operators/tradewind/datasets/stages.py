@@ -1,0 +1,319 @@
+"""Cut a data set's operations into stages: what one task does for one shard, up to where rows change shards.
+
+A stage's key is a hash of all that its files depend on: the state of the input files, the operations, the bytecode of
+the user's functions and the key of the stage before. So a file below a key is never one of other data or of older code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from functools import partial
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
+from typing import Any, Final
+
+from tradewind.datasets.dataset import (
+    Dataset,
+    FilesSource,
+    ItemsSource,
+    Join,
+    Operation,
+    Read,
+    Shuffle,
+    Transform,
+    Write,
+)
+from tradewind.datasets.token_inputs import InputFile
+
+_FORMAT: Final = 1
+"""Version of the files of a shuffle, part of each key."""
+_MAX_DEPTH: Final = 12
+_PLAIN: Final = (type(None), bool, int, float, complex, str, bytes)
+
+
+class PipelineError(ValueError):
+    """A data set cannot be processed as it is described."""
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Operations that one task fuses, and where its rows come from.
+
+    Attributes:
+        shards: How many there are.
+        items: One item of the source for each shard; None if the rows come from a stage.
+        states: Of input files, one for each shard.
+        sizes: Of input files in bytes, one for each shard.
+        stage: Number of the stage whose output it reads.
+        shuffle: How that stage distributed its rows; None if it wrote files, whose paths are the rows.
+        operations: Transforms, reads and joins.
+    """
+
+    shards: int
+    items: tuple[Any, ...] | None = None
+    states: tuple[str, ...] = ()
+    sizes: tuple[int, ...] = ()
+    stage: int | None = None
+    shuffle: Shuffle | None = None
+    operations: tuple[Operation, ...] = ()
+
+
+@dataclass(frozen=True)
+class JoinedChain(Operation):
+    """A join whose right side is a chain with as many shards."""
+
+    right: Chain
+    join: Join
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What one task does for each shard.
+
+    Attributes:
+        number: From 0, in the order of execution.
+        key: Hash of what its files depend on.
+        chain: Where the rows come from, and what is done to them.
+        sink: Where they go: to other shards, to files, or (None) back to the caller.
+        outputs: Paths of the written files, one for each shard; empty for other sinks.
+    """
+
+    number: int
+    key: str
+    chain: Chain
+    sink: Shuffle | Write | None
+    outputs: tuple[str, ...] = ()
+
+    @property
+    def shards(self) -> int:
+        """Number of tasks."""
+        return self.chain.shards
+
+    @property
+    def name(self) -> str:
+        """What it does, such as ``load_jsonl → filter → group_by``."""
+        return " → ".join(_names(self.chain, self.sink))
+
+    def buckets(self) -> int:
+        """Number of shards that a shuffle makes."""
+        assert isinstance(self.sink, Shuffle)
+        return self.sink.num_shards or self.shards
+
+
+def plan_stages(dataset: Dataset[Any], list_files: Callable[[FilesSource], Sequence[InputFile]]) -> list[Stage]:
+    """Return the stages of a data set, in the order of execution.
+
+    Args:
+        dataset: The data set.
+        list_files: Lists the files of a source; each source is listed once.
+
+    Raises:
+        PipelineError: Two data sets to be joined have not as many shards; or a file would be written twice.
+        FileNotFoundError: A source has no files.
+    """
+    planner = _Planner(list_files)
+    planner.finish(planner.chain_of(dataset), None)
+    _check_outputs(planner.stages)
+    return planner.stages
+
+
+class _Planner:
+    def __init__(self, list_files: Callable[[FilesSource], Sequence[InputFile]]) -> None:
+        self._list_files = list_files
+        self._listed: dict[FilesSource, Sequence[InputFile]] = {}
+        self.stages: list[Stage] = []
+
+    def chain_of(self, dataset: Dataset[Any]) -> Chain:
+        chain = self._source(dataset.source)
+        for operation in dataset.operations:
+            match operation:
+                case Shuffle() as shuffle:
+                    stage = self.finish(chain, shuffle)
+                    chain = Chain(stage.buckets(), stage=stage.number, shuffle=shuffle)
+                case Write() as write:
+                    stage = self.finish(chain, write)
+                    chain = Chain(stage.shards, stage=stage.number)
+                case Join() as join:
+                    chain = _extended(chain, self._joined(chain, join))
+                case _:
+                    chain = _extended(chain, operation)
+        return chain
+
+    def finish(self, chain: Chain, sink: Shuffle | Write | None) -> Stage:
+        is_only_paths = sink is None and chain.stage is not None and chain.shuffle is None and not chain.operations
+        if is_only_paths:  # the paths of written files are the results
+            return self.stages[-1]
+        try:
+            outputs = tuple(sink.output.all(chain.shards)) if isinstance(sink, Write) else ()
+        except ValueError as error:
+            raise PipelineError(str(error)) from error
+        key = self._key(chain, sink, outputs)
+        stage = Stage(len(self.stages), key, chain, sink, outputs)
+        self.stages.append(stage)
+        return stage
+
+    def _source(self, source: FilesSource | ItemsSource) -> Chain:
+        if isinstance(source, ItemsSource):
+            return Chain(len(source.items), source.items)
+        if source not in self._listed:
+            self._listed[source] = self._list_files(source)
+        files = self._listed[source]
+        return Chain(
+            len(files),
+            tuple(file.path for file in files),
+            tuple(f"{file.size_bytes}:{file.state}" for file in files),
+            tuple(file.size_bytes for file in files),
+        )
+
+    def _joined(self, chain: Chain, join: Join) -> JoinedChain:
+        right = self.chain_of(join.right)
+        if right.shards != chain.shards:
+            raise PipelineError(
+                f"sorted_merge_join: the left data set has {chain.shards:,} shards and the right one {right.shards:,}. "
+                "Both need as many, each with the same keys: give both a group_by with one num_output_shards."
+            )
+        return JoinedChain(join.name, right, join)
+
+    def _key(self, chain: Chain, sink: Operation | None, outputs: Iterable[str]) -> str:
+        digest = _Digest()
+        self._add_chain(digest, chain)
+        digest.add((sink, tuple(outputs)))
+        return digest.hexdigest()
+
+    def _add_chain(self, digest: _Digest, chain: Chain) -> None:
+        before = None if chain.stage is None else self.stages[chain.stage].key
+        digest.add((chain.shards, before, chain.states, chain.items, chain.shuffle))
+        for operation in chain.operations:
+            if isinstance(operation, JoinedChain):
+                self._add_chain(digest, operation.right)
+                join = operation.join
+                digest.add((join.left_key, join.right_key, join.combiner, join.is_left))
+            else:
+                digest.add(operation)
+
+
+def _extended(chain: Chain, operation: Operation) -> Chain:
+    return Chain(**{**vars(chain), "operations": (*chain.operations, operation)})
+
+
+def _names(chain: Chain, sink: Operation | None) -> Iterable[str]:
+    if chain.shuffle is not None:
+        yield chain.shuffle.name if chain.shuffle.reducer else f"after {chain.shuffle.name}"
+    for operation in chain.operations:
+        yield operation.name
+    if isinstance(sink, Shuffle):
+        yield "shuffle"
+    elif sink is not None:
+        yield sink.name
+    elif not chain.operations and chain.shuffle is None:
+        yield "collect"
+
+
+def _check_outputs(stages: Sequence[Stage]) -> None:
+    writers: dict[str, int] = {}
+    for stage in stages:
+        for path in stage.outputs:
+            if path in writers:
+                raise PipelineError(f"{path} would be written twice: give the two outputs other names.")
+            writers[path] = stage.number
+    inputs = {path for stage in stages for chain in _chains(stage.chain) if chain.states for path in chain.items or ()}
+    if both := sorted(inputs & set(writers)):
+        raise PipelineError(f"{both[0]} is read and written: write to another folder.")
+
+
+def _chains(chain: Chain) -> Iterable[Chain]:
+    yield chain
+    for operation in chain.operations:
+        if isinstance(operation, JoinedChain):
+            yield from _chains(operation.right)
+
+
+class _Digest:
+    """Hash all of a value that its behaviour depends on, as far as it can be seen: the same in each process."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256(f"{_FORMAT}".encode())
+        self._functions: set[int] = set()
+
+    def hexdigest(self) -> str:
+        return self._hash.hexdigest()[:16]
+
+    def add(self, value: Any, depth: int = 0) -> None:
+        self._text(f"<{type(value).__module__}.{type(value).__qualname__}>")
+        if isinstance(value, _PLAIN):
+            self._text(repr(value))
+        elif isinstance(value, (BuiltinFunctionType, type)):
+            self._text(f"{value.__module__}.{value.__qualname__}")
+        elif depth < _MAX_DEPTH:
+            for part in self._parts(value):
+                self.add(part, depth + 1)
+
+    def _parts(self, value: Any) -> Iterable[Any]:
+        match value:
+            case FunctionType():
+                return self._parts_of_function(value)
+            case MethodType():
+                return (value.__func__, value.__self__)
+            case partial():
+                return (value.func, value.args, value.keywords)
+            case CodeType():
+                return (value.co_code, value.co_names, value.co_consts)
+            case list() | tuple():
+                return value
+            case set() | frozenset():
+                return sorted(value, key=repr)
+            case Mapping():
+                return [part for pair in sorted(value.items(), key=lambda pair: repr(pair[0])) for part in pair]
+            case _ if is_dataclass(value):
+                named = [(field.name, getattr(value, field.name)) for field in fields(value)]
+                return (named, vars(type(value)).get("__call__"))
+            case _:
+                return _pickled(value)
+
+    def _parts_of_function(self, function: FunctionType) -> Iterable[Any]:
+        if id(function) in self._functions:
+            return (function.__qualname__,)
+        self._functions.add(id(function))
+        cells = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
+        known = function.__globals__
+        named = [known[name] for name in function.__code__.co_names if name in known]
+        own = [part for part in named if isinstance(part, _PLAIN) or _module(part) == function.__module__]
+        return (function.__code__, function.__defaults__, function.__kwdefaults__, cells, own)
+
+    def _text(self, text: str) -> None:
+        self._hash.update(text.encode("utf-8", "surrogatepass"))
+        self._hash.update(b"\0")
+
+
+def _module(value: Any) -> Any:
+    return getattr(value, "__module__", None)
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:  # a function that calls itself, while it is defined
+        return False
+    return True
+
+
+def _pickled(value: Any) -> tuple[bytes, ...]:
+    try:
+        return (pickle.dumps(value, protocol=5),)
+    except Exception:  # an object whose state cannot be seen: its class alone counts
+        return ()
+
+
+def describe_stages(stages: Sequence[Stage]) -> str:
+    """Return the stages as a dry run shows them, one line each."""
+    lines = []
+    for stage in stages:
+        size = f", {sum(stage.chain.sizes):,} bytes" if stage.chain.sizes else ""
+        goal = f" into {stage.buckets():,} shards" if isinstance(stage.sink, Shuffle) else ""
+        lines.append(f"Stage {stage.number + 1}: {stage.shards:,} shards{size}: {stage.name}{goal}")
+    return "\n".join(lines)
+
+
+__all__ = ["Chain", "JoinedChain", "PipelineError", "Read", "Stage", "Transform", "describe_stages", "plan_stages"]
