@@ -32,16 +32,11 @@ ROOT: Final = Path(__file__).parents[2]
 KEPT: Final = (ROOT / ".adopt").resolve()
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 [_RAY] = [each for each in PROJECT["dependencies"] if each.startswith("ray[")]
-RAYS: Final = {
-    "oldest": re.sub(r">=([\d.]+),.*", r"==\1.*", _RAY),
-    "newest": f"ray[default]=={version('ray')}",
-}
+RAYS: Final = {"oldest": re.sub(r">=([\d.]+),.*", r"==\1.*", _RAY), "newest": f"ray[default]=={version('ray')}"}
 """The oldest that pyproject.toml allows, and the one of the lock."""
-RUN_TIMEOUT_S: Final = 800.0
 DULL: Final = re.compile(r"::(end)?group::|^  File |Pushing xcom|DagBag|DAG bundles loaded|parse complete|[Tt]rigger")
 _LOCAL_BUNDLE: Final = "airflow.dag_processing.bundles.local.LocalDagBundle"
 _GIT_BUNDLE: Final = "airflow.providers.git.bundles.git.GitDagBundle"
-_PASSWORDS: Final = "simple_auth_manager_passwords.json.generated"
 
 
 def clean_env(**more: str) -> dict[str, str]:
@@ -100,7 +95,7 @@ class Run:
     def ended(self) -> Run:
         """Wait until the run has ended, and print what its user sees."""
         try:
-            self.api.wait_for_run(self.dag, self.id, RUN_TIMEOUT_S)
+            self.api.wait_for_run(self.dag, self.id, timeout=800)
         finally:
             print(f"\n{self.dag} {self.id}: {self.states()}")
             for name in self.tasks():
@@ -110,9 +105,8 @@ class Run:
 
     def log(self, name: str) -> str:
         """Return the log of a task's newest try, as the UI shows it; empty before the first."""
-        task = self.tasks()[name]
-        at = (task["task_id"], task["try_number"], task["map_index"])
-        return self.api.task_log(self.dag, self.id, *at) if task["try_number"] else ""
+        id_, number, index = (self.tasks()[name][field] for field in ("task_id", "try_number", "map_index"))
+        return self.api.task_log(self.dag, self.id, id_, number, index) if number else ""
 
     def told(self) -> str:
         """Return the logs of all tasks."""
@@ -148,8 +142,7 @@ class Repository:
 
     def _git(self, *words: str) -> str:
         home = {"PATH": os.environ["PATH"], "HOME": str(self.folder.parent)}
-        done = subprocess.run(["git", *words], cwd=self.folder, env=home, capture_output=True, text=True, check=True)
-        return done.stdout
+        return subprocess.check_output(["git", *words], cwd=self.folder, env=home, text=True)
 
 
 class Site:
@@ -163,7 +156,7 @@ class Site:
         for name in ("python", "python3"):  # the PATH of the cluster has another Python than Ray's
             (self.other / name).symlink_to(Path(sys.base_prefix) / "bin" / "python3")
         self.url, self.dashboard = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
-        (self.home / _PASSWORDS).write_text('{"admin": "admin"}')
+        (self.home / "simple_auth_manager_passwords.json.generated").write_text('{"admin": "admin"}')
         self.api = AirflowApi(self.url, "admin", "admin")
         self._log_ports = [str(free_port()) for _ in range(2)]
         self.shop = Repository(stack.root / "shop")
@@ -195,8 +188,8 @@ class Site:
             **self._settings,
         }
         settings = {f"AIRFLOW__{name}": value for name, value in values.items()}
-        homes = {"HOME": str(self.stack.root), "AIRFLOW_HOME": str(self.home)}
-        return clean_env(**settings, **homes, PATH=f"{self.airflow}:{os.environ['PATH']}")
+        settings |= {"AIRFLOW_HOME": str(self.home), "PATH": f"{self.airflow}:{os.environ['PATH']}"}
+        return clean_env(**settings, HOME=str(self.stack.root))
 
     def start(self) -> None:
         """Start both; return when they are healthy, and Airflow knows its connection."""
