@@ -229,7 +229,7 @@ class Site:
 
     def _is_ready(self) -> bool:
         try:
-            requests.get(f"{self.url}/execution/health", timeout=60)  # tasks then need not wait for its first answer
+            requests.get(f"{self.url}/execution/health", timeout=10)  # tasks then need not wait for its first answer
             health = requests.get(f"{self.url}/api/v2/monitor/health", timeout=10).json()
             return all(each["status"] == "healthy" for each in health.values()) and self.jobs() == []
         except (requests.RequestException, TypeError):
