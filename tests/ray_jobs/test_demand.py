@@ -57,20 +57,8 @@ def test_demand_of_request_survives_json() -> None:
 @pytest.mark.parametrize(
     ("demand", "nodes", "options", "text", "is_infeasible"),
     [
-        (
-            TPUS,
-            [HEAD],
-            {},
-            "no node of the cluster can serve 4 TPU; the most that one node has is 0 TPU; wait",
-            False,
-        ),
-        (
-            TPUS,
-            [HEAD],
-            {"waited_s": 61.0},
-            "can serve 4 TPU; the most that one node has is 0 TPU; none has",
-            True,
-        ),
+        (TPUS, [HEAD], {}, "no node of the cluster can serve 4 TPU; the most that one node has is 0 TPU; wait", False),
+        (TPUS, [HEAD], {"waited_s": 61.0}, "serve 4 TPU; the most that one node has is 0 TPU; none has", True),
         (TPUS, [HEAD, DEAD], EVER, "s1 could, but is gone (preempted); waiting for it", False),
         (CPUS, [HEAD], EVER, "every node that can serve 4 CPU is busy (10.0.0.1: 2 of 8 CPU free); waiting", False),
         (Demand({"CPU": 2.0}), [HEAD], {}, "has 2 CPU free", False),
@@ -79,7 +67,20 @@ def test_demand_of_request_survives_json() -> None:
         (TPUS, [HEAD], EVER | {"kinds": KINDS}, "the autoscaler can add v4 for 4 TPU; waiting for a node.", False),
         (Demand({"GPU": 1.0}), [HEAD], {"kinds": KINDS}, "the autoscaler can add v4 with 4 CPU, 4 TPU.", True),
         (ADDED, [HEAD], {"kinds": KINDS}, "the autoscaler can add v4", False),  # Ray adds the rest at the node's start
-        (Demand({"TPU": 4.0}, {"zone": "b"}), [HEAD], {"kinds": KINDS}, "label zone is nowhere", True),
+        (
+            Demand({"TPU": 4.0}, {"zone": "b"}),
+            [HEAD],
+            {"kinds": KINDS},
+            "no node has a label zone; the autoscaler",
+            True,
+        ),
+        (
+            Demand({}, {"zone": "in( c,a)", "disk": "!in(d, ,e"}),
+            [HEAD, HOST],
+            {},
+            "label zone=in(a, c), label disk=!in(d, ,e; its nodes have label zone=b, no node has a label disk; wait",
+            False,
+        ),
         (TYPED, [HEAD], {}, "no node has a GPU of type A100; waiting, since a node may still join.", False),
         (TYPED, [GPUS], {}, "can serve 1 GPU of type A100 is busy (10.0.0.4: 0 of 1 GPU free)", False),
     ],

@@ -35,6 +35,7 @@ MIN_WAIT_S = 30.0
 MAX_REASON_CHARS = 2000
 _TYPE = "accelerator_type:"
 _ADDED_BY_RAY = re.compile(rf"memory|object_store_memory|node:.*|{_TYPE}.*")
+_LIST = re.compile(r"(!?)in\((.*)\)")
 _MAX_SHOWN = 3
 T = TypeVar("T")
 
@@ -102,7 +103,7 @@ class Demand:
         return by_ray and name not in configured
 
     def __str__(self) -> str:
-        labels = ", ".join(f"label {key}={value}" for key, value in self.label_selector.items())
+        labels = ", ".join(f"label {key}={_selector_text(value)}" for key, value in self.label_selector.items())
         return ", ".join(part for part in (_amounts(self.resources), labels) if part) or "no resources"
 
 
@@ -262,21 +263,30 @@ def _missing_type(demand: Demand, alive: Sequence[NodeInfo]) -> str | None:
 
 
 def _largest(demand: Demand, alive: Sequence[NodeInfo]) -> str:
-    """Return the largest available amount of each requested resource."""
+    """Return the largest available amount of each requested resource, and the values of each label."""
     most = {name: max((node.total.get(name, 0.0) for node in alive), default=0.0) for name in demand.resources}
-    largest = f"the most that one node has is {_amounts(most)}" if most else "its nodes differ"
-    if not demand.label_selector:
-        return largest
-    values = {key: sorted({node.labels[key] for node in alive if key in node.labels}) for key in demand.label_selector}
-    return largest + "".join(f", label {key} is {' or '.join(found) or 'nowhere'}" for key, found in values.items())
+    parts = [f"the most that one node has is {_amounts(most)}"] if most else []
+    for key in demand.label_selector:
+        values = sorted({node.labels[key] for node in alive if key in node.labels})
+        parts.append(f"its nodes have label {key}={' or '.join(values)}" if values else f"no node has a label {key}")
+    return ", ".join(parts)
 
 
 def _selects(wanted: str, value: str | None) -> bool:
     """Evaluate one of Ray's label operators: ``v``, ``!v``, ``in(a, b)``, ``!in(a, b)``."""
-    positive = wanted.removeprefix("!")
-    listed = re.fullmatch(r"in\((.*)\)", positive)
-    choices = [choice.strip() for choice in listed[1].split(",")] if listed else [positive]
-    return (value in choices) == (positive == wanted)
+    listed = _LIST.fullmatch(wanted)
+    choices = _choices(listed) if listed else [wanted.removeprefix("!")]
+    return (value in choices) != wanted.startswith("!")
+
+
+def _selector_text(wanted: str) -> str:
+    """Return a selector as users write it: Ray's State API changes the order and the spaces of a list."""
+    listed = _LIST.fullmatch(wanted)
+    return f"{listed[1]}in({', '.join(_choices(listed))})" if listed else wanted
+
+
+def _choices(listed: re.Match[str]) -> list[str]:
+    return sorted(choice.strip() for choice in listed[2].split(","))
 
 
 def _amounts(amounts: Mapping[str, float]) -> str:

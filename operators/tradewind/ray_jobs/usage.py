@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ _KINDS: Final = (DRIVER, ACTOR, TASK, GROUP)
 _MAX_HOLDERS: Final = 5
 _SUPERVISOR: Final = "_ray_internal_job_actor_"
 """Prefix of the name of the actor that runs a job's entrypoint and holds its resources."""
+_IN_GROUP: Final = re.compile(r"(.+)_group_(?:\d+_)?[0-9a-f]{8,}")
+"""Ray's name of a resource of a placement group; ``bundle`` is one that Ray adds."""
 _Filter = tuple[str, str, str]
 _Row = Mapping[str, Any]
 
@@ -115,7 +118,7 @@ async def fetch_usage(api: JobsApi) -> Usage:
         names = {str(row.get("job_id")): str(row["submission_id"]) for row in jobs if row.get("submission_id")}
         reserved = [*(_task(row, names) for row in running), *(_actor(row, names) for row in actors)]
         return Usage(
-            [*(_task(row, names) for row in waiting), *_groups(groups, names, "PENDING")],
+            [*(_task(row, names) for row in waiting), *_groups(groups, names, "PENDING", "RESCHEDULING")],
             [*(work for work in reserved if not work.in_group), *_groups(groups, names, "CREATED")],
         )
     except (LookupError, TypeError, ValueError, AttributeError):
@@ -156,8 +159,8 @@ def _actor(row: _Row, names: Mapping[str, str]) -> Work:
     return Work(job, DRIVER if is_driver else ACTOR, _amounts(row.get("required_resources")), in_group=in_group)
 
 
-def _groups(rows: Sequence[_Row], names: Mapping[str, str], state: str) -> list[Work]:
-    """Return the bundles of the placement groups in ``state``."""
+def _groups(rows: Sequence[_Row], names: Mapping[str, str], *states: str) -> list[Work]:
+    """Return the bundles of the placement groups in these states."""
     return [
         Work(
             names.get(row["creator_job_id"], str(row["creator_job_id"])),
@@ -166,10 +169,13 @@ def _groups(rows: Sequence[_Row], names: Mapping[str, str], state: str) -> list[
             dict(bundle.get("label_selector") or {}),
         )
         for row in rows
-        if row.get("state") == state
+        if row.get("state") in states
         for bundle in row.get("bundles") or []
     ]
 
 
 def _amounts(resources: Any) -> dict[str, float]:
-    return {name: float(amount) for name, amount in (resources or {}).items()}
+    """Return the amounts by the names that a user knows."""
+    amounts = {name: float(amount) for name, amount in (resources or {}).items()}
+    grouped = {name: found[1] for name in amounts if (found := _IN_GROUP.fullmatch(name))}
+    return {grouped.get(name, name): amount for name, amount in amounts.items() if grouped.get(name) != "bundle"}

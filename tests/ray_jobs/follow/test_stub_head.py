@@ -118,7 +118,14 @@ async def test_ended_job_is_seen_before_stream_end_with_few_polls() -> None:
 
 STARVED: dict[str, list[dict[str, object]]] = {
     "jobs": [{"job_id": "01", "submission_id": None}, {"job_id": "02", "submission_id": "starved"}],
-    "tasks": [{"job_id": "02", "type": "ACTOR_CREATION_TASK", "required_resources": {"GPU\x1b": 1.0}}],
+    "tasks": [
+        {"job_id": "02", "type": "ACTOR_CREATION_TASK", "required_resources": {"GPU\x1b": 1.0}},
+        {
+            "job_id": "02",
+            "required_resources": {"bundle_group_0_0123456789": 0.001, "CPU_group_0_0123456789": 1.0},
+            "placement_group_id": "0123456789",
+        },
+    ],
     "actors": [],
     "placement_groups": [],
     "nodes": [{"node_id": "n", "state": "ALIVE", "resources_total": {"CPU": 1.0}}],
@@ -161,6 +168,7 @@ async def test_quiet_job_is_asked_for_waiting_work_once_a_minute(waits: bool) ->
     why = "Ray job starved runs, but 1 of its actors waits for 1 GPU?: no node of the cluster can serve 1 GPU?; "
     assert asked["status"] == (2 if waits else 1) and asked["tasks"] == (2 if waits else 0)
     assert len(notices) == (2 if waits else 0) and all(notice.startswith(why) for notice in notices)
+    assert all("1 of its Ray tasks waits for 1 CPU: its placement group has" in notice for notice in notices)
 
 
 async def test_head_with_slow_counts_is_polled_per_job_and_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
