@@ -57,14 +57,16 @@ def test_old_python_of_cluster_gets_commands_and_nothing_else(
         for task, context in (function, step):
             with pytest.raises(AirflowFailException, match=f"runs Python {python}, and Tradewind needs 3.11: start"):
                 task.execute(context)
-        assert head.jobs == {} and not head.requests["package"]
+        assert head.jobs == {} and not head.requests["package"] and not [*tmp_path.iterdir()]
         task, context = job_task()
         task.execute(context)
         connection = {"conn_type": "ray", "host": head.url, "extra": {"python": "/opt/3.11/python"}}
         monkeypatch.setenv("AIRFLOW_CONN_HEAD", json.dumps(connection))
-        with pytest.raises(AirflowFailException, match="its log does not end with the result"):
-            function[0].execute(function[1])
-    assert len(head.jobs) == 2
+        other = job_task(entrypoint=None, python_callable=posixpath.join, op_args=["a"], runtime_env={"conda": "new"})
+        for task, context in (function, other):
+            with pytest.raises(AirflowFailException, match="its log does not end with the result"):
+                task.execute(context)
+    assert len(head.jobs) == 3
 
 
 def test_clear_with_same_max_tries_makes_new_job_but_crash_not(monkeypatch: pytest.MonkeyPatch) -> None:

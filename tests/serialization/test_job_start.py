@@ -91,10 +91,11 @@ def run(entrypoint: str, env: dict[str, str], path: list[str], raylet: str | Non
         ({}, sys.executable, 1, REACHED),
         ({}, "/no/python", EXIT_UNUSABLE, "Python /no/python was not found on "),
         ({"pip": ["x"]}, None, 0, "of the PATH"),
+        ({"py_executable": f"{sys.executable} -u"}, None, 1, REACHED),
     ],
 )
 def test_python_is_of_ray_connection_or_installer(
-    runtime_env: dict[str, list[str]], named: str | None, code: int, expected: str, tmp_path: Path
+    runtime_env: dict[str, object], named: str | None, code: int, expected: str, tmp_path: Path
 ) -> None:
     (tmp_path / "python").write_text("#!/bin/sh\necho of the PATH\n")
     (tmp_path / "python").chmod(0o755)

@@ -19,8 +19,10 @@ from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.details import JobDetails
 from tradewind.ray_jobs.request import JobRequest
 from tradewind.ray_jobs.runtime_env import prepare_runtime_env
+from tradewind.ray_jobs.worker_python import start_command
 from tradewind.runtime.with_secrets import with_secrets
 from tradewind.serialization.callables import describe_call
+from tradewind.serialization.job_start import JobStart, start_env
 from tradewind.serialization.references import CodeFolder
 from tradewind.serialization.shipping import (
     CALL_ENTRYPOINT,
@@ -28,7 +30,6 @@ from tradewind.serialization.shipping import (
     call_runtime_env,
     decode_result,
     result_marker,
-    ship_tradewind,
 )
 
 pytestmark = pytest.mark.ray
@@ -91,8 +92,9 @@ class Cluster:
         call = describe_call(getattr(self.dag_file, function).function, args, {}, code, result_marker(job))
         entrypoint, env = with_secrets(CALL_ENTRYPOINT, secrets or {}, "Task 't'")
         base = {"env_vars": {"PYTHONPATH": str(NO_AIRFLOW), **env}}
-        with call_runtime_env(call, ship_tradewind(base)) as runtime_env:
-            self.jobs.submit_or_attach(JobRequest(job, entrypoint, prepare_runtime_env(runtime_env), num_cpus=0.1))
+        with call_runtime_env(call, start_env(base, JobStart("always"))) as runtime_env:
+            runtime_env, entrypoint = prepare_runtime_env(runtime_env), start_command(entrypoint)
+            self.jobs.submit_or_attach(JobRequest(job, entrypoint, runtime_env, num_cpus=0.1))
 
     def listed(self) -> list[dict[str, Any]]:
         """Return the job data that any client of the cluster can read."""

@@ -80,7 +80,7 @@ class RayJobs:
             RayVersionError: The job starts Tradewind in the cluster's Python, which is too old.
         """
         if has_version_of_ray(job.entrypoint, job.runtime_env):
-            self._check_python()
+            self.check_python()
         return self._submit_once(job.submission_id, lambda: self._submit(job))
 
     def resubmit(self, fields: Mapping[str, Any]) -> bool:
@@ -130,8 +130,12 @@ class RayJobs:
             raise RayUnreachableError(f"{self.cluster} answers, but not as a Ray dashboard does: correct its address.")
         return version
 
-    def _check_python(self) -> None:
-        """Raise if the cluster says that its Python is too old; a job on a node checks that node's again."""
+    def check_python(self) -> None:
+        """Raise if the cluster's Python is too old for this package; a job on a node checks that node's again.
+
+        Raises:
+            RayVersionError: It says that it is.
+        """
         with contextlib.suppress(RayUnreachableError, RayAuthenticationError):  # submitting reports them
             found = python_version_in(self._get("/api/v0/cluster_metadata"))
             if found is not None and _minor(found) < _minor(OLDEST_PYTHON):

@@ -58,7 +58,7 @@ from tradewind.tasks.jobs.errors import LOSSES, MAX_LOSSES
 from tradewind.tasks.jobs.following import follow_in_worker, log_last_lines, pause_before_attempt
 from tradewind.tasks.plan_wait import skip_if_not_planned
 from tradewind.tasks.pod_summary import pod_summary
-from tradewind.tasks.step_job import claimed_spec, cluster_of_job, connect, demand_of, submit
+from tradewind.tasks.step_job import check_cluster, claimed_spec, cluster_of_job, connect, demand_of, submit
 from tradewind.tasks.step_try import Progress, StepTry
 from tradewind.triggers.lease import wait_for_release
 from tradewind.triggers.ray_job import DEFAULT_LOG_BYTES, job_logger
@@ -251,7 +251,7 @@ class StepAttemptRunner(AttemptHandler[dict[str, Any]]):
         )
         cluster = "" if self._is_in_worker else cluster_of(arguments.step)
         if cluster:
-            connect(step.name, cluster, has_job=self._has_job)  # no claim for an unusable cluster
+            check_cluster(step.name, cluster, has_job=self._has_job)  # no claim for an unusable cluster
         with failing_without_retry():
             if cluster:
                 task: Any = self._try.context["task"]

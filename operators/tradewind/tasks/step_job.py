@@ -78,6 +78,19 @@ def connect(step_name: str, cluster: str, *, has_job: bool = False) -> RayJobs:
         return _retried(RayHook(cluster).get_conn, has_job)
 
 
+def check_cluster(step_name: str, cluster: str, *, has_job: bool) -> None:
+    """Connect as ``connect``, and raise if no driver could start on ``cluster``.
+
+    Raises:
+        ClusterUnreachableError: It does not answer.
+        ClusterRefusedError: The connection is missing or invalid, or the cluster's Python is too old.
+    """
+    jobs = connect(step_name, cluster, has_job=has_job)
+    with translated_cluster_errors(f"Step {step_name!r}"):
+        if RayHook(cluster).job_start().python is None:
+            jobs.check_python()
+
+
 def cluster_of_job(step_name: str, cluster: str, job: str) -> RayCluster | None:
     """Return ``cluster`` if it knows ``job``, once it answers and accepts the token.
 
