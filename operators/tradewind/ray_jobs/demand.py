@@ -130,7 +130,8 @@ class PendingReason:
     @property
     def text(self) -> str:
         """The whole reason, as sentences."""
-        return f"{'; '.join(part for part in (self.cause, self.outlook) if part)}.{self.holders and ' '}{self.holders}"
+        reason = "; ".join(part for part in (self.cause, self.outlook) if part)
+        return f"{reason}. {self.holders}".rstrip()
 
 
 async def explain_pending_job(
