@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from tradewind.datasets import counters
     from tradewind.datasets.backends import Backend, create_backend, flow_backend, set_flow_backend
     from tradewind.datasets.dataset import Dataset, ShardInfo
+    from tradewind.datasets.pipeline_step import dataset_step
     from tradewind.datasets.stages import PipelineError
 
 _MODULES: Final = {
@@ -17,6 +18,7 @@ _MODULES: Final = {
     "PipelineError": "stages",
     "ShardInfo": "dataset",
     "create_backend": "backends",
+    "dataset_step": "pipeline_step",
     "flow_backend": "backends",
     "set_flow_backend": "backends",
 }
@@ -28,6 +30,7 @@ __all__ = [
     "ShardInfo",
     "counters",
     "create_backend",
+    "dataset_step",
     "flow_backend",
     "set_flow_backend",
 ]

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Protocol
@@ -37,6 +37,9 @@ class Workers(Protocol):
 
     def wait(self, timeout_s: float) -> Sequence[Outcome]:
         """Return what has ended; wait at most ``timeout_s`` for the first."""
+
+    def close(self) -> None:
+        """End the tasks that still run."""
 
 
 @dataclass(frozen=True)
@@ -85,24 +88,25 @@ class Backend:
 
         return execute(dataset, self)
 
-    @contextmanager
-    def workers(self, work: StageWork) -> Iterator[Workers]:
-        """Yield what processes the shards of one stage."""
+    def connected(self) -> AbstractContextManager[None]:
+        """Hold the connection to Ray for a whole pipeline."""
+        if self.kind != "ray":
+            return nullcontext()
+        from tradewind.datasets.ray_tasks import connected_to_ray
+
+        return connected_to_ray()
+
+    def workers(self, work: StageWork) -> Workers:
+        """Return what processes the shards of one stage."""
         match self.kind:
             case "sync":
-                yield _InProcess(work)
+                return _InProcess(work)
             case "threadpool":
-                threads = min(self.max_parallelism, max(work.stage.shards, 1), (os.cpu_count() or 1) * 4)
-                with ThreadPoolExecutor(threads, thread_name_prefix="shard") as pool:
-                    try:
-                        yield _InThreads(work, pool)
-                    finally:
-                        pool.shutdown(wait=False, cancel_futures=True)
+                return _InThreads(work, min(self.max_parallelism, work.stage.shards, (os.cpu_count() or 1) * 4))
             case "ray":
-                from tradewind.datasets.ray_tasks import ray_workers
+                from tradewind.datasets.ray_tasks import RayTasks
 
-                with ray_workers(self, work) as workers:
-                    yield workers
+                return RayTasks(self, work)
 
 
 class _InProcess:
@@ -116,11 +120,14 @@ class _InProcess:
     def wait(self, timeout_s: float) -> Sequence[Outcome]:
         return [run_shard(self._work, self._shards.popleft())]
 
+    def close(self) -> None:
+        self._shards.clear()
+
 
 class _InThreads:
-    def __init__(self, work: StageWork, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, work: StageWork, threads: int) -> None:
         self._work = work
-        self._pool = pool
+        self._pool = ThreadPoolExecutor(max(threads, 1), thread_name_prefix="shard")
         self._futures: set[Future[Outcome]] = set()
 
     def submit(self, shard: int) -> None:
@@ -129,6 +136,9 @@ class _InThreads:
     def wait(self, timeout_s: float) -> Sequence[Outcome]:
         done, self._futures = wait(self._futures, timeout_s, FIRST_COMPLETED)
         return [future.result() for future in done]
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 _current: ContextVar[Backend | None] = ContextVar("tradewind_backend", default=None)

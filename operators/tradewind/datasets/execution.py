@@ -14,7 +14,7 @@ import shutil
 import tempfile
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -73,7 +73,7 @@ def execute(dataset: Dataset[Any], backend: Backend) -> Results:
     print(describe_stages(stages), flush=True)
     if backend.dry_run:
         return _results([], [])
-    with _scratch(backend.scratch) as scratch:
+    with backend.connected(), _scratch(backend.scratch) as scratch:
         for _ in range(_MAX_DAMAGES):
             run = _Run(stages, backend, scratch)
             try:
@@ -207,7 +207,7 @@ class _Run:
         waiting, at_work = deque(missing), 0
         tries: Counter[tuple[int, bool]] = Counter()
         failures: list[ShardFailure] = []
-        with self._backend.workers(self._work(stage)) as workers:
+        with closing(self._backend.workers(self._work(stage))) as workers:
             while waiting or at_work:
                 while waiting and at_work < self._backend.max_parallelism:
                     shard = waiting.popleft()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,23 +13,28 @@ from tradewind.text import single_line
 
 
 @contextmanager
-def ray_workers(backend: Backend, work: StageWork) -> Iterator[_RayTasks]:
-    """Connect to the surrounding cluster, else to a local one that ends with the block; tasks end with it too."""
+def connected_to_ray() -> Iterator[None]:
+    """Connect to the surrounding cluster, else to a local one that ends with the block."""
     import ray
 
     starts_ray = not ray.is_initialized()
     if starts_ray:
-        ray.init(ignore_reinit_error=True, log_to_driver=False)
-    tasks = _RayTasks(backend, work)
+        ray.init(log_to_driver=False, logging_level=logging.WARNING)
     try:
-        yield tasks
+        yield
     finally:
-        tasks.cancel()
-        if starts_ray and "RAY_ADDRESS" not in os.environ:
+        if starts_ray:
             ray.shutdown()
 
 
-class _RayTasks:
+class RayTasks:
+    """Tasks of one stage.
+
+    Args:
+        backend: Resources of each task.
+        work: The stage.
+    """
+
     def __init__(self, backend: Backend, work: StageWork) -> None:
         import ray
 
@@ -48,9 +53,11 @@ class _RayTasks:
         self._task = ray.remote(run_shard).options(**options)
 
     def submit(self, shard: int) -> None:
+        """Begin a shard."""
         self._shards[self._task.remote(self._work, shard)] = shard
 
     def wait(self, timeout_s: float) -> Sequence[Outcome]:
+        """Return what has ended; wait at most ``timeout_s`` for the first."""
         done, _ = self._ray.wait(list(self._shards), timeout=timeout_s, num_returns=1)
         return [self._outcome(ref) for ref in done]
 
@@ -70,7 +77,7 @@ class _RayTasks:
             return ShardFailure(shard, f"lost: {type(error).__name__}", trace=single_line(error), is_loss=True)
         return outcome
 
-    def cancel(self) -> None:
+    def close(self) -> None:
         """End the tasks that still run."""
         for ref in self._shards:
             self._ray.cancel(ref, force=True)
