@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -65,7 +64,8 @@ def test_start_uses_or_refuses_what_the_node_has(
     shipped = tmp_path / "runtime_resources/py_modules_files/pkg"
     path = [] if version is None else [installed(tmp_path / "site", version)]
     if ship != "never":
-        shutil.copytree(Path(tradewind.__file__).parent, shipped / "tradewind")
+        shipped.mkdir(parents=True)
+        (shipped / "tradewind").symlink_to(Path(tradewind.__file__).parent)
         path.insert(0, str(shipped))
     env = start_env({}, JobStart(ship, BARE), needs)["env_vars"]  # type: ignore[arg-type]
     code, output = run(ENTRYPOINT, env, path)
