@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from tradewind.cli.fleet.options import CLUSTER, CLUSTERS, CONFIG, DEV, REGISTRY
 from tradewind.cli.options import (
+    DATA,
     EXIT_CODES,
     EXPERIMENTS,
     JOB_ALIASES,
@@ -62,6 +63,10 @@ def run(name: str, arguments: argparse.Namespace, default_connection: str | None
                 from tradewind.cli.reconcile import reconcile
 
                 return reconcile(arguments, interrupts)
+            if name.startswith(DATA.prefix):
+                from tradewind.cli.data import run_script
+
+                return run_script(arguments)
             if name.startswith(REHEARSE.prefix):
                 from tradewind.cli.rehearse import rehearse
 
@@ -104,7 +109,7 @@ def parser() -> argparse.ArgumentParser:
     for command in (*EXPERIMENTS, RECONCILE):
         _add(commands, command)
     _add_group(commands, CLUSTERS, (CLUSTER, CONFIG))
-    for group in (DEV, REGISTRY, REHEARSE):
+    for group in (DATA, DEV, REGISTRY, REHEARSE):
         _add_group(commands, group)
     return top
 

@@ -389,3 +389,34 @@ EXIT_CODES: Final = (
     "Exit codes: 0 done, and the job succeeded; 1 it failed, is unknown, or the cluster or the store refuses or does "
     "not answer; 2 bad usage, or 'wait' ran out of time; 130 and 143 interrupted."
 )
+
+DATA: Final = CommandGroup(
+    "data ",
+    "Process data sets with scripts.",
+    (
+        Command(
+            "run",
+            "run a script whose pipelines flow_backend() processes",
+            (
+                option(
+                    "--backend", choices=("ray", "threadpool", "sync"), default="threadpool",
+                    help="where shards are processed (default: threads of this process)",
+                ),
+                option("--max-parallelism", type=count, default=100, metavar="N", help="shards at one time (100)"),
+                option("--memory", metavar="SIZE", help="memory of a worker, such as 2GB (1 GiB)"),
+                option("--num-cpus", type=amount, metavar="N", help="CPUs of a task of Ray (1)"),
+                option(
+                    "--on-error", choices=("raise", "skip", "quarantine"), default="raise",
+                    help="what happens to a row that fails (raise)",
+                ),
+                option(
+                    "--scratch", metavar="PATH",
+                    help="folder of what is done so far: with it, a second run goes on after the first",
+                ),
+                option("--dry-run", action="store_true", help="print the stages, and process nothing"),
+                option("script", metavar="SCRIPT", help="a Python file"),
+                option("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="its arguments"),
+            ),
+        ),
+    ),
+)  # fmt: skip

@@ -145,7 +145,10 @@ class _Run:
 
     def execute(self) -> Results:
         try:
-            for stage in self._needed():
+            needed = self._needed()
+            if not needed:
+                print(f"Nothing to do: all {self._stages[-1].shards:,} shards were there already.", flush=True)
+            for stage in needed:
                 self._run_stage(stage)
         except PipelineError as error:
             self._show(str(error))

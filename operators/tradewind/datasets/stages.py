@@ -30,6 +30,8 @@ from tradewind.datasets.token_inputs import InputFile
 _FORMAT: Final = 1
 """Version of the files of a shuffle, part of each key."""
 _MAX_DEPTH: Final = 12
+_LARGE_SHARD: Final = 2_000_000_000
+_MANY_SHARDS: Final = 50_000
 _PLAIN: Final = (type(None), bool, int, float, complex, str, bytes)
 
 
@@ -306,13 +308,23 @@ def _pickled(value: Any) -> tuple[bytes, ...]:
         return ()
 
 
+def _advice(stage: Stage) -> str:
+    """Return a warning about shards that are too few or too many; one is best done in 1 to 10 minutes."""
+    if stage.shards == 1 and sum(stage.chain.sizes) > _LARGE_SHARD:
+        return ". One shard is processed by one worker: split the file, so that more can work"
+    if stage.shards > _MANY_SHARDS:
+        return ". So many shards cost more to follow than to process: read several files in one with window"
+    return ""
+
+
 def describe_stages(stages: Sequence[Stage]) -> str:
     """Return the stages as a dry run shows them, one line each."""
     lines = []
     for stage in stages:
         size = f", {sum(stage.chain.sizes):,} bytes" if stage.chain.sizes else ""
         goal = f" into {stage.buckets():,} shards" if isinstance(stage.sink, Shuffle) else ""
-        lines.append(f"Stage {stage.number + 1}: {stage.shards:,} shards{size}: {stage.name}{goal}")
+        count = "1 shard" if stage.shards == 1 else f"{stage.shards:,} shards"
+        lines.append(f"Stage {stage.number + 1}: {count}{size}: {stage.name}{goal}{_advice(stage)}")
     return "\n".join(lines)
 
 

@@ -1,0 +1,46 @@
+"""``tradewind data run``: run a script whose pipelines ``flow_backend()`` processes, on a chosen backend."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+import sys
+
+from tradewind.cli.output import CommandError, UsageError
+from tradewind.datasets.backends import create_backend, set_flow_backend
+from tradewind.datasets.stages import PipelineError
+
+
+def run_script(arguments: argparse.Namespace) -> int:
+    """Run the script as its own program; return its exit code.
+
+    Raises:
+        CommandError: There is no such script, an option does not take its value, or a pipeline failed.
+    """
+    try:
+        backend = create_backend(
+            arguments.backend,
+            arguments.max_parallelism,
+            arguments.memory,
+            num_cpus=arguments.num_cpus,
+            on_error=arguments.on_error,
+            dry_run=arguments.dry_run,
+            scratch=arguments.scratch,
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if not os.path.isfile(arguments.script):
+        raise UsageError(f"There is no script {arguments.script}.")
+    set_flow_backend(backend)
+    sys.argv = [arguments.script, *arguments.arguments]
+    sys.path.insert(0, os.path.dirname(os.path.abspath(arguments.script)))
+    try:
+        runpy.run_path(arguments.script, run_name="__main__")
+    except PipelineError as error:
+        raise CommandError(str(error)) from error
+    except FileNotFoundError as error:
+        raise CommandError(f"{arguments.script}: {error}") from error
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    return 0

@@ -1,0 +1,252 @@
+"""A pipeline that is lost at any point goes on where it was: no whole shard is made twice, the bytes are the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tradewind.datasets import Backend, Dataset, PipelineError, create_backend
+from tradewind.datasets.execution import MAX_ERRORS
+from tradewind.datasets.rows import Rows
+
+SHARDS = 6
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "in").mkdir()
+    for shard in range(SHARDS):
+        rows = [json.dumps({"id": f"{shard}-{row}", "word": f"w{row % 7}"}) for row in range(20)]
+        (tmp_path / "in" / f"{shard}.jsonl").write_text("\n".join(rows) + "\n")
+    return tmp_path
+
+
+class Lost(BaseException):
+    """The driver dies: nothing catches it."""
+
+
+class Calls:
+    """Notes which files were read; loses the driver when it reaches one."""
+
+    def __init__(self, log: Path, fatal: str = "") -> None:
+        self.log, self.fatal = log, fatal
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        name = row["id"].split("-")[0]
+        if name == self.fatal:
+            raise Lost
+        if row["id"].endswith("-0"):
+            with self.log.open("a") as log:
+                log.write(f"{name}\n")
+        return row
+
+    def __reduce__(self) -> tuple[Any, ...]:  # the same stage, whether it is fatal or not
+        return (Calls, (self.log,))
+
+    @property
+    def counts(self) -> Counter[str]:
+        return Counter(self.log.read_text().split())
+
+
+def counted(word: str, rows: Iterator[dict[str, Any]]) -> dict[str, Any]:
+    return {"word": word, "ids": sorted(row["id"] for row in rows)}
+
+
+def pipeline(folder: Path, calls: Calls) -> Dataset[str]:
+    rows = Dataset.from_files(f"{folder}/in/*.jsonl").load_jsonl().map(calls)
+    grouped = rows.group_by(lambda row: row["word"], reducer=counted, num_output_shards=3)
+    return grouped.write_jsonl(f"{folder}/out/{{shard}}-of-{{total}}.jsonl.gz")
+
+
+def backend(folder: Path, **options: Any) -> Backend:
+    return create_backend("sync", scratch=f"{folder}/scratch", **options)
+
+
+def outputs(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (folder / "out").iterdir()}
+
+
+@pytest.fixture
+def undisturbed(folder: Path) -> dict[str, bytes]:
+    create_backend("threadpool").execute(pipeline(folder, Calls(folder / "first")))
+    made = outputs(folder)
+    shutil.rmtree(folder / "out")
+    return made
+
+
+@pytest.mark.parametrize("fatal", ["0", "3", "5"])
+def test_lost_driver_goes_on_with_missing_shards(folder: Path, undisturbed: dict[str, bytes], fatal: str) -> None:
+    with pytest.raises(Lost):
+        backend(folder).execute(pipeline(folder, Calls(folder / "calls", fatal)))
+    results = backend(folder).execute(pipeline(folder, Calls(folder / "calls")))
+    assert outputs(folder) == undisturbed
+    assert len(results) == 3
+    assert Calls(folder / "calls").counts == Counter(map(str, range(SHARDS)))
+
+
+def test_finished_pipeline_reads_and_writes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    backend(folder).execute(pipeline(folder, Calls(folder / "calls")))
+    states = {path: path.stat().st_mtime_ns for path in (folder / "out").iterdir()}
+    assert len(backend(folder).execute(pipeline(folder, Calls(folder / "calls")))) == 3
+    assert {path: path.stat().st_mtime_ns for path in (folder / "out").iterdir()} == states
+    assert Calls(folder / "calls").counts == Counter(map(str, range(SHARDS)))
+    assert "Nothing to do: all 3 shards were there already." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("harm", ["gone", "cut", "replaced"])
+def test_harmed_output_is_made_again(folder: Path, undisturbed: dict[str, bytes], harm: str) -> None:
+    backend(folder).execute(pipeline(folder, Calls(folder / "calls")))
+    victim = folder / "out" / "1-of-3.jsonl.gz"
+    content = victim.read_bytes()
+    victim.unlink()
+    if harm != "gone":
+        victim.write_bytes(content[:-1] if harm == "cut" else content[:-1] + b"x")
+    backend(folder).execute(pipeline(folder, Calls(folder / "calls")))
+    assert outputs(folder) == undisturbed
+
+
+@pytest.mark.parametrize("harm", ["cut", "gone", "flipped"])
+def test_damaged_shuffle_is_made_again(folder: Path, undisturbed: dict[str, bytes], harm: str) -> None:
+    """The driver is lost between the stages, and a file of the shuffle is damaged then."""
+
+    def lose(word: str, rows: Iterator[dict[str, Any]]) -> dict[str, Any]:
+        if not (folder / "lost").exists():
+            raise Lost
+        return counted(word, rows)
+
+    rows = Dataset.from_files(f"{folder}/in/*.jsonl").load_jsonl().map(Calls(folder / "calls"))
+    grouped = rows.group_by(lambda row: row["word"], reducer=lose, num_output_shards=3)
+    dataset = grouped.write_jsonl(f"{folder}/out/{{shard}}-of-{{total}}.jsonl.gz")
+    with pytest.raises(Lost):
+        backend(folder).execute(dataset)
+    (folder / "lost").touch()
+    victim = sorted((folder / "scratch").glob("00-*/000002-*.rows"))[0]
+    state, content = victim.stat(), bytearray(victim.read_bytes())
+    victim.unlink()
+    if harm != "gone":
+        content[len(content) // 4] ^= 1
+        victim.write_bytes(content if harm == "flipped" else content[:-1])
+        os.utime(victim, ns=(state.st_atime_ns, state.st_mtime_ns))
+    backend(folder).execute(dataset)
+    assert outputs(folder) == undisturbed
+    assert Calls(folder / "calls").counts == Counter(map(str, range(SHARDS))) + Counter("2")
+
+
+def test_changed_code_and_input_are_processed_again(folder: Path) -> None:
+    def run(least: int) -> list[Any]:
+        rows = Dataset.from_files(f"{folder}/in/*.jsonl").load_jsonl()
+        kept = rows.filter(lambda row: int(row["word"][1:]) >= least)
+        return list(backend(folder).execute(kept.write_jsonl(f"{folder}/out/{{shard}}.jsonl")))
+
+    def lines() -> int:
+        return sum(content.count(b"\n") for content in outputs(folder).values())
+
+    run(0)
+    assert lines() == SHARDS * 20
+    run(6)
+    assert lines() == SHARDS * 2
+    with (folder / "in" / "3.jsonl").open("a") as file:
+        file.write('{"id": "3-99", "word": "w6"}\n')
+    run(6)
+    assert lines() == SHARDS * 2 + 1
+
+
+def test_existing_files_are_skipped_without_their_inputs(folder: Path) -> None:
+    def run() -> None:
+        rows = Dataset.from_files(f"{folder}/in/*.jsonl").load_jsonl().map(Calls(folder / "calls"))
+        create_backend("sync").execute(rows.reshard(2).write_jsonl(f"{folder}/out/{{shard}}.jsonl", skip_existing=True))
+
+    run()
+    run()
+    assert Calls(folder / "calls").counts == Counter(map(str, range(SHARDS)))
+
+
+def test_second_driver_takes_manifest_of_first(folder: Path, undisturbed: dict[str, bytes]) -> None:
+    """A second driver runs as a whole while the first is in its last shard."""
+    other: list[Any] = []
+
+    def race(row: dict[str, Any]) -> dict[str, Any]:
+        if row["id"] == "5-19" and not other:
+            other.append(None)
+            other.extend(backend(folder).execute(dataset))
+        return row
+
+    rows = Dataset.from_files(f"{folder}/in/*.jsonl").load_jsonl().map(race)
+    grouped = rows.group_by(lambda row: row["word"], reducer=counted, num_output_shards=3)
+    dataset = grouped.write_jsonl(f"{folder}/out/{{shard}}-of-{{total}}.jsonl.gz")
+    assert list(backend(folder).execute(dataset)) == other[1:]
+    assert outputs(folder) == undisturbed
+
+
+def test_poison_row_is_told_after_all_other_shards(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def poisoned(row: dict[str, Any]) -> dict[str, Any]:
+        if row["id"] == "1-13":
+            raise RuntimeError("bad row")
+        return row
+
+    rows = Dataset.from_files(f"{folder}/in/*.jsonl").load_jsonl().map(poisoned)
+    dataset = rows.write_jsonl(f"{folder}/out/{{shard}}.jsonl")
+    with pytest.raises(PipelineError, match="1 of 6 shards failed") as told:
+        backend(folder).execute(dataset)
+    for part in ("RuntimeError: bad row", "in/1.jsonl row 14", "'1-13'", "test_execution.py:", "in poisoned"):
+        assert part in str(told.value)
+    assert len(outputs(folder)) == SHARDS - 1
+    assert capsys.readouterr().out.count("It is processed again.") == MAX_ERRORS - 1
+    progress = json.loads((folder / "scratch" / "progress.json").read_text())
+    assert (progress["stages"][0]["done"], progress["stages"][0]["failed"]) == (SHARDS - 1, 1)
+    assert "bad row" in progress["problem"]
+
+    results = backend(folder, on_error="quarantine").execute(dataset)
+    assert (len(results), results.rejected) == (SHARDS, 1)
+    kept = json.loads((folder / "out" / "quarantine" / "stage-00-shard-00001.jsonl").read_text())
+    assert kept["row"]["id"] == "1-13"
+
+
+def test_permanent_error_ends_pipeline_at_once(folder: Path) -> None:
+    calls = Calls(folder / "calls")
+
+    def broken(row: dict[str, Any]) -> Any:
+        calls(row)
+        return undefined_name  # type: ignore[name-defined]  # noqa: F821
+
+    dataset = Dataset.from_files(f"{folder}/in/*.jsonl").load_jsonl().map(broken)
+    with pytest.raises(PipelineError, match="NameError: name 'undefined_name' is not defined"):
+        backend(folder, max_parallelism=1).execute(dataset)
+    assert calls.counts == Counter("0")
+
+
+def test_dry_run_shows_stages_and_processes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert backend(folder, dry_run=True).execute(pipeline(folder, Calls(folder / "calls"))) == []
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith("Stage 1: 6 shards, ") and out[0].endswith("load_jsonl → map → shuffle into 3 shards")
+    assert out[1] == "Stage 2: 3 shards: group_by → write_jsonl"
+    assert not (folder / "calls").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"backend_type": "dask"}, "backend 'dask': there are ray, threadpool, sync"),
+        ({"on_error": "ignore"}, "on_error='ignore'"),
+        ({"max_parallelism": 0}, "max_parallelism=0"),
+        ({"memory": "1MB"}, "needs at least 64 MiB"),
+        ({"memory": "lots"}, "memory is 'lots'"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        create_backend(**{"backend_type": "sync", **options})
+
+
+def test_rows_keep_their_place_for_messages() -> None:
+    rows = Rows()
+    assert rows.place == ""
+    rows.path, rows.number = "a.jsonl", 1234
+    assert rows.place == "a.jsonl row 1,234"
