@@ -237,9 +237,13 @@ class Site:
 
     def trigger(self, dag: str, commit: str | None = None) -> Run:
         """Start a run once Airflow has read the DAG, and the Git bundle's ``commit`` if it is given."""
-        read = partial(self.api.wait_for_dag, dag, limit_s())
+        read = partial(self.api.wait_for_dag, dag, limit_s(), self._check_files)
         until(lambda: read()["bundle_version"] == commit or commit is None, f"{dag} of {commit}", read, pause_s=1)
         return Run(self.api, dag, self.api.trigger(dag))
+
+    def _check_files(self) -> None:
+        broken = self.api.broken_files()
+        assert not broken, broken
 
     def jobs(self) -> list[dict[str, Any]]:
         """Return the cluster's jobs, as its dashboard lists them."""
