@@ -56,7 +56,7 @@ LAYERS: dict[str, set[str]] = {
         "text", "steps", "storage", "ray_jobs", "records", "serialization", "plans", "attempts", "runtime", "tasks",
     },
     "experiments": {"steps", "serialization", "plans", "tasks", "operators", "local"},
-    "marin": {"text", "steps", "storage", "datasets", "serialization", "recipes", "tasks", "experiments"},
+    "marin": {"text", "machine", "steps", "storage", "datasets", "serialization", "recipes", "tasks", "experiments"},
     "cli": {
         "text", "timeouts", "machine", "steps", "storage", "ray_jobs", "cloud_tpu", "fleet", "datasets", "records",
         "serialization", "plans", "attempts", "runtime", "recipes", "rehearsal", "deployment", "tasks", "operators",

@@ -1,16 +1,41 @@
-"""Boot-time clock of this machine, and atomic replacement of its files."""
+"""Boot-time clock of this machine, atomic replacement of its files, and a bound for a process's memory."""
 
 from __future__ import annotations
 
 import os
+import resource
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
 def boot_time() -> float:
     """Return the seconds since the machine was started, including those of suspension."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@contextmanager
+def limited_memory(max_bytes: int) -> Iterator[None]:
+    """Bound the further memory of this process in the block, which runs code of others.
+
+    Raises:
+        MemoryError: The block takes more, with the bound as its text.
+    """
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    with suppress(OSError):  # only Linux has this file
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        lower = pages * resource.getpagesize() + max_bytes
+        if before[0] == resource.RLIM_INFINITY or lower < before[0]:
+            resource.setrlimit(resource.RLIMIT_AS, (lower, before[1]))
+    try:
+        yield
+    except MemoryError as error:
+        error.args = (f"it takes more than {max_bytes >> 20} MB of memory",)
+        raise
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def write_private_file(path: str | Path, content: str | bytes) -> None:

@@ -213,6 +213,7 @@ def test_unusable_template_is_named(source: bytes | None, says: str, cluster: Fl
         "{{ cluster.name + 1 }}",
         "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
         "{{ " + "(" * 20_000,
+        "a: \0",
     ],
     ids=lambda text: text[:40],
 )

@@ -251,7 +251,7 @@ DIAMONDS = LOCK + "".join(
         ("uv.lock", LOCK.replace("[{", "{").replace("}]", "}")), ("uv.lock", LOCK), ("uv.lock", DIAMONDS),
         ("uv.lock", "requires-python = '!'"), ("pyproject.toml", "no = [toml"), ("pyproject.toml", "project = 3"),
         ("pyproject.toml", "[project]\noptional-dependencies = [1]"),
-        ("pyproject.toml", "[dependency-groups]\ntalk = 1"),
+        ("pyproject.toml", "[dependency-groups]\ntalk = 1"), ("pyproject.toml", "[dependency-groups]\ntalk = [1]"),
         ("pyproject.toml", f"{'a.' * 50_000}a = 1"), ("pyproject.toml", f"a = {'[' * 50_000}"),
         ("pyproject.toml", '"a\\"b".' * 30_000 + "a = 1"), ("pyproject.toml", "[a]\n" * 70_000),
     ],
@@ -261,9 +261,11 @@ def test_unreadable_project_or_lock_is_refused_by_name(project: Path, file: str,
     assert str(project / file.replace("uv.lock", "")) in refused(["talk"], project)
 
 
-def test_named_pipe_in_place_of_requirements_is_refused(project: Path) -> None:
+def test_named_pipe_or_link_to_itself_is_no_lock(project: Path) -> None:
     os.mkfifo(project / "requirements.lock")
     assert "requirements.lock cannot be read: it is no regular file" in refused(["talk"], project)
+    (project / "uv.lock").symlink_to("uv.lock")
+    assert "uv.lock cannot be read: [Errno 40] Too many levels of symbolic links" in refused(["talk"], project)
 
 
 def test_groups_that_include_each_other_twice_are_read_once(project: Path) -> None:

@@ -16,11 +16,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import resource
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -32,6 +31,7 @@ from tradewind.fleet.clusters import Fleet, FleetCluster
 from tradewind.fleet.errors import BadFileError, FleetError, on_one_line
 from tradewind.fleet.fleet_file import load_fleet
 from tradewind.fleet.yaml_schema import SCHEMA_FILE, read_yaml
+from tradewind.machine import limited_memory
 from tradewind.storage.bounded_read import SMALL, read_local
 from tradewind.storage.files import write_text
 
@@ -59,7 +59,7 @@ def _bounded_cost() -> Iterator[None]:
     """Bound the CPU time of this thread and the process's further memory in the block.
 
     Raises:
-        _TooCostlyError: Python code that runs there takes too long. Memory beyond the limit is a ``MemoryError``.
+        _TooCostlyError: Python code that runs there takes too long, or too much memory.
     """
     deadline = time.thread_time() + _MAX_CPU_S
 
@@ -68,20 +68,15 @@ def _bounded_cost() -> Iterator[None]:
             raise _TooCostlyError("it takes too long")
         return check if frame.f_code.co_filename == "<template>" else None  # loops; elsewhere calls are enough
 
-    trace, limits = sys.gettrace(), resource.getrlimit(resource.RLIMIT_AS)
-    with suppress(OSError):  # only Linux has this file
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        lower = pages * resource.getpagesize() + _MAX_MEMORY_BYTES
-        if limits[0] == resource.RLIM_INFINITY or lower < limits[0]:
-            resource.setrlimit(resource.RLIMIT_AS, (lower, limits[1]))
+    trace = sys.gettrace()
     sys.settrace(check)
     try:
-        yield
-    except MemoryError:
-        raise _TooCostlyError("it takes too much memory") from None
+        with limited_memory(_MAX_MEMORY_BYTES):
+            yield
+    except MemoryError as error:
+        raise _TooCostlyError(str(error)) from None
     finally:
         sys.settrace(trace)
-        resource.setrlimit(resource.RLIMIT_AS, limits)
 
 
 def _product(left: Any, right: Any) -> Any:
@@ -117,6 +112,8 @@ class ClusterTemplate:
         if content.flaw is not None:
             raise FleetError(f"The template {file} cannot be used: {content.flaw}.")
         self._source = content.text
+        if "\0" in self._source:  # Ray would not read what is written out
+            raise FleetError(f"The template {file} cannot be read: it has a NUL character.")
         environment = ImmutableSandboxedEnvironment(
             undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
         )

@@ -290,6 +290,8 @@ class Project:
             if isinstance(entry, Mapping):
                 yield from self._include(normalized_name(str(entry.get("include-group", ""))), (*path, name), done)
                 continue
+            if not isinstance(entry, str):
+                raise TypeError(entry)
             requirement = _parse(entry, f"{self.file}: group {name!r}")
             if normalized_name(requirement.name) == normalized_name(self.name):
                 for extra in requirement.extras:
@@ -417,7 +419,7 @@ def _pinned(project: Project, names: Sequence[str]) -> tuple[list[str], bool]:
     """Return the pinned requirements of the groups, and whether they are complete."""
     folder = project.file.parent
     lock = folder / "uv.lock"
-    if lock.is_file():
+    if lock.is_symlink() or lock.exists():
         extras = [name for name in names if name in project.extras]
         groups = [name for name in names if name not in project.extras]
         return UvLock(_read_toml(lock, max_bytes=LARGE), lock, project.name).pinned(extras, groups), True

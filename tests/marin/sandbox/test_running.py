@@ -156,6 +156,7 @@ def test_module_added_to_checkout_replaces_its_stub(tmp_path: Path) -> None:
         ("x = = 1", "SyntaxError: invalid syntax"),
         ("executor_main(range(10**12))", "executor_main needs steps, and one is a int"),
         ("import itertools; executor_main(itertools.count())", "executor_main needs a list of steps, not a count"),
+        ("executor_main('a' * (2 << 30))", "MemoryError: it takes more than 512 MB of memory"),
         ("executor_main([], description=3)", "executor_main needs a text as description"),
     ],
 )

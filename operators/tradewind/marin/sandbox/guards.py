@@ -23,6 +23,7 @@ from os import PathLike, fsdecode
 from pathlib import Path, PurePath
 from typing import Any, Final
 
+from tradewind.machine import limited_memory
 from tradewind.marin.refusals import OutOfTime, SourceLine, notes, place_below, refuse
 
 _OF_STEPS: Final = "while the steps are made: let a step's function do it"
@@ -54,6 +55,7 @@ _SECRET_NAMES = frozenset(
 )  # fmt: skip
 _SECRET_FOLDERS = frozenset({".ssh", ".aws", ".gnupg", ".kube", ".docker", ".huggingface", "gcloud", "secrets"})
 _REPEAT_S = 0.2
+_MAX_MEMORY_BYTES: Final = 512 << 20
 _MAX_DEPTH: Final = 2_500
 """Maximum depth of nested calls; a stack of 8 MiB is enough for it, whatever they call."""
 _WAKE: Final = signal.SIGURG
@@ -144,11 +146,18 @@ def _awake(number: int, frame: types.FrameType | None) -> None:
 
 @contextmanager
 def guarded(limit_s: float) -> Iterator[None]:
-    """Guard this thread, and stop its work after ``limit_s`` seconds.
+    """Guard this thread, and stop its work after ``limit_s`` seconds, or with too much memory.
 
     Raises:
         OutOfTime: In the body.
+        MemoryError: In the body.
     """
+    with limited_memory(_MAX_MEMORY_BYTES), _watched(limit_s):
+        yield
+
+
+@contextmanager
+def _watched(limit_s: float) -> Iterator[None]:
     global _is_installed
     with _install_once:
         if not _is_installed:
