@@ -242,9 +242,13 @@ class Site:
         return Run(self.api, dag, self.api.trigger(dag))
 
     def _check_files(self) -> None:
-        broken = self.api.broken_files()
-        assert not broken, broken
+        assert not (broken := self.api.broken_files()), broken
 
     def jobs(self) -> list[dict[str, Any]]:
         """Return the cluster's jobs, as its dashboard lists them."""
         return list(requests.get(f"{self.dashboard}/api/jobs/", timeout=60).json())
+
+    def running(self, name: str) -> list[str]:
+        """Return the running jobs whose IDs contain ``name``."""
+        ids = {each["submission_id"] or "": each["status"] for each in self.jobs()}
+        return [job for job, status in ids.items() if name in job and status == "RUNNING"]
