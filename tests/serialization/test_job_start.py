@@ -91,6 +91,8 @@ def run(entrypoint: str, env: dict[str, str], path: list[str], raylet: str | Non
         ({}, sys.executable, 1, REACHED),
         ({}, "/no/python", EXIT_UNUSABLE, "Python /no/python was not found on "),
         ({"pip": ["x"]}, None, 0, "of the PATH"),
+        ({"image_uri": "x"}, sys.executable, 1, REACHED),
+        ({"image_uri": "x"}, BARE, EXIT_UNUSABLE, f"tradewind=={__version__} in its image."),
         ({"py_executable": f"{sys.executable} -u"}, None, 1, REACHED),
     ],
 )
@@ -100,7 +102,12 @@ def test_python_is_of_ray_connection_or_installer(
     (tmp_path / "python").write_text("#!/bin/sh\necho of the PATH\n")
     (tmp_path / "python").chmod(0o755)
     env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    found = run(ENTRYPOINT, {**start_env(runtime_env, JobStart("never", named))["env_vars"], **env}, [], BARE)
+    found = run(
+        ENTRYPOINT,
+        {**start_env(runtime_env, JobStart("auto", named), ships="image_uri" in runtime_env)["env_vars"], **env},
+        [],
+        BARE,
+    )
     assert found[0] == code and expected in found[1]
     prints = command_of_ray(["-c", "import sys; print(sys.executable, sys.argv[1:])", "a b"])
     assert run(prints, env, [], BARE) == (0, f"{BARE} ['a b']\n")

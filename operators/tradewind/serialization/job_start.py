@@ -21,6 +21,8 @@ from tradewind.serialization.shipping import ship_tradewind
 
 Ship = Literal["auto", "always", "never"]
 SHIP: Final[tuple[Ship, ...]] = ("auto", "always", "never")
+_IMAGES: Final = ("image_uri", "container")
+"""Fields with which Ray takes no packages."""
 _SHELL: Final = f"""{FIND_PYTHON}\
 IFS=:
 for folder in $PYTHONPATH; do
@@ -52,10 +54,13 @@ def start_env(
 
     ``needs`` are modules that do not travel, and for each the package that installs it.
     """
-    ship = start.ship if ships else "never"
+    is_image = any(runtime_env.get(field) for field in _IMAGES)
+    ship = start.ship if ships and not is_image else "never"
+    where = "in its image" if is_image else "on each node, or set ship to 'auto'"
+    options = {"ship": ship, "version": __version__, "needs": dict(needs or {}), "where": where}
     variables = {
         START_VARIABLE: _SHELL,
-        "TRADEWIND_START_OPTIONS": json.dumps({"ship": ship, "version": __version__, "needs": dict(needs or {})}),
+        "TRADEWIND_START_OPTIONS": json.dumps(options),
         **python_variables(runtime_env, start.python),
     }
     ready = {**runtime_env, "env_vars": {**(runtime_env.get("env_vars") or {}), **variables}}

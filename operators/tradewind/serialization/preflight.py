@@ -36,14 +36,14 @@ def _drop_shipped() -> None:
     sys.path[:] = [each for each in sys.path if each not in shipped]
 
 
-def _check(ship: str, version: str, needs: dict[str, str], module: str) -> None:
+def _check(ship: str, version: str, needs: dict[str, str], where: str, module: str) -> None:
     from importlib.util import find_spec
 
     python, found = sys.executable, _installed_version()
-    install = f"run {python} -m pip install airflow-provider-tradewind=={version} on each node, or set ship to 'auto'."
+    install = f"run {python} -m pip install airflow-provider-tradewind=={version} {where}."
     differ = f"has Tradewind {found}, and Airflow has {version}"
     if ship == "never" and found is None and find_spec("tradewind") is None:
-        _refuse(f"The cluster's Python {python} has no Tradewind, and none travels (ship is 'never'): {install}")
+        _refuse(f"The cluster's Python {python} has no Tradewind, and none travels with this job: {install}")
     if ship == "never" and found is not None and found.split(".")[:2] != version.split(".")[:2]:
         _refuse(f"The cluster's Python {python} {differ}, whose records and entry points may differ: {install}")
     if found not in (None, version):
@@ -82,7 +82,7 @@ def main() -> NoReturn:
                 f"The cluster's Python {sys.executable} is {sys.version.split()[0]}, and Tradewind needs 3.11: "
                 "start Ray with that or newer, or name one as 'python' of the connection."
             )
-        _check(given["ship"], given["version"], given["needs"], sys.argv[3])
+        _check(**given, module=sys.argv[3])
     os.environ["TRADEWIND_PYTHON"] = sys.executable
     os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 
