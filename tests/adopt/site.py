@@ -134,15 +134,16 @@ class Repository:
     def commit(self, number: int, *, price: int, is_broken: bool = False) -> str:
         """Commit other settings, and return the commit's hash, which is the bundle's version."""
         settings = {"COMMIT": number, "PRICE": price, "IS_BROKEN": is_broken, "GATE": str(self.gate)}
-        lines = [f"{name} = {value!r}\n" for name, value in settings.items()]
-        (self.folder / "shop" / "settings.py").write_text("".join(lines))
+        lines = "\n".join(f"{name} = {value!r}" for name, value in settings.items())
+        (self.folder / "shop" / "settings.py").write_text(f"{lines}\n")
         self._git("add", ".")
         self._git("-c", "user.name=a", "-c", "user.email=a@example.org", "commit", "--quiet", f"--message={number}")
         return self._git("rev-parse", "HEAD").strip()
 
     def _git(self, *words: str) -> str:
-        home = {"PATH": os.environ["PATH"], "HOME": str(self.folder.parent)}
-        return subprocess.check_output(["git", *words], cwd=self.folder, env=home, text=True)
+        return subprocess.check_output(
+            ["git", *words], cwd=self.folder, env=clean_env(HOME=str(self.folder)), text=True
+        )
 
 
 class Site:
@@ -206,9 +207,8 @@ class Site:
         self.connect("ray_default")
 
     def connect(self, name: str, **extra: str) -> None:
-        """Add a connection to the cluster to Airflow's database."""
-        given = ["--conn-type=ray", f"--conn-host={self.dashboard}", f"--conn-extra={json.dumps(extra)}"]
-        self.command("connections", "add", name, *given)
+        """Add a connection to the cluster to Airflow's database, as the UI's form does."""
+        self.api.put_connection(name, {"conn_type": "ray", "host": self.dashboard, "extra": json.dumps(extra)})
 
     def shell(self, *words: str) -> tuple[subprocess.Popen[bytes], Path]:
         """Start a command of Airflow in the user's shell; return it and the file with its output."""
