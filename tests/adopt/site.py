@@ -141,9 +141,7 @@ class Repository:
         return self._git("rev-parse", "HEAD").strip()
 
     def _git(self, *words: str) -> str:
-        return subprocess.check_output(
-            ["git", *words], cwd=self.folder, env=clean_env(HOME=str(self.folder)), text=True
-        )
+        return output_of("git", *words, cwd=self.folder, env=clean_env(HOME=str(self.folder)))
 
 
 class Site:
