@@ -7,7 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet as pq
 
 from tradewind.datasets import token_rows
 from tradewind.datasets.token_encoding import _encode_rows
@@ -18,18 +20,30 @@ from tradewind.datasets.token_rows import TokenizingError, row_place, rows_of
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lower the bounds so that a test reaches them."""
     monkeypatch.setattr(token_rows, "MAX_LINE_BYTES", 100)
+    monkeypatch.setattr(token_rows, "_MAX_BLANK", 100)
     monkeypatch.setattr(token_rows, "_READ_BYTES", 3)
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
-def test_line_beyond_limit_refused(tmp_path: Path, name: str) -> None:
-    lines = b'{"text": "a"}\n' + b'{"text": "' + b"a" * 10_000 + b'"}\n'
-    (tmp_path / name).write_bytes(gzip.compress(lines) if name.endswith(".gz") else lines)
-    rows = rows_of(str(tmp_path / name), "text")
-    assert next(rows) == (1, {"text": "a"})
-    with pytest.raises(TokenizingError, match=r"line 2 is malformed: it has more than 100 bytes: split its text\.$"):
-        next(rows)
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.parquet"])
+@pytest.mark.parametrize(
+    ("rest", "reason"),
+    [
+        ('{"text": "' + "a" * 10_000 + '"}\n', "line 2 is malformed: it has more than 100 bytes: split its text"),
+        ("\n" * 10_000, "line 102 is malformed: more than 100 blank lines end there"),
+    ],
+    ids=["long", "blank"],
+)
+def test_line_beyond_limit_refused(tmp_path: Path, name: str, rest: str, reason: str) -> None:
+    lines = b'{"text": "a"}\n' + rest.encode()
+    if name == "a.parquet":
+        pq.write_table(pa.table({"text": ["a", rest * 2], "b": ["a", "b"]}), tmp_path / name, row_group_size=1)
+        reason = "cannot be read on after row 0: its rows have more than 100 bytes on average"
+        assert [number for number, _ in rows_of(str(tmp_path / name), "b")] == [1, 2]
+    else:
+        (tmp_path / name).write_bytes(gzip.compress(lines) if name.endswith(".gz") else lines)
+    with pytest.raises(TokenizingError, match=rf"{reason}\.$"):
+        list(rows_of(str(tmp_path / name), "text"))
 
 
 LISTS: list[tuple[bytes, Any]] = [

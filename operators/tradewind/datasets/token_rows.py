@@ -16,7 +16,7 @@ import math
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import IO, Any, Final, NamedTuple, cast
 
@@ -34,6 +34,8 @@ MAX_LINE_BYTES: Final = 1 << 25
 _PLAIN_BYTES: Final = 1 << 22
 """A line up to this size may hold any number of values."""
 _MAX_VALUES: Final = 1 << 22
+_MAX_BLANK: Final = 1_000_000
+"""Blank lines in sequence: some bytes of a packed file are billions of them."""
 POINTER: Final = b"version https://git-lfs.github.com/spec/v1"
 """Beginning of the small file that Git has in place of a large one."""
 IS_POINTER: Final = (
@@ -102,6 +104,7 @@ def _json_rows(path: str, span: Span, open_path: Open) -> Iterator[tuple[int, An
     number = span.start
     try:
         with open_unpacked(path, open_path) as file:
+            blank = 0
             for number, line in lines_of(file, span):
                 is_first = number == 1 and not span.start
                 if is_first and ".jsonl" not in basename(path) and line.lstrip()[:1] == b"[":
@@ -111,6 +114,9 @@ def _json_rows(path: str, span: Span, open_path: Open) -> Iterator[tuple[int, An
                     return
                 if line.strip():
                     yield number, parse_line(line)
+                    blank = 0
+                elif (blank := blank + 1) > _MAX_BLANK:
+                    raise ValueError(f"more than {_MAX_BLANK:,} blank lines end there")
     except (OSError, EOFError, zlib.error) as error:
         check_no_pointer(path, open_path)
         place = _line(number, span)
@@ -220,7 +226,7 @@ def lines_of(file: Any, span: Span) -> Iterator[tuple[int, bytes]]:
     at = count = 0
     if span.start:
         file.seek(span.start - 1)
-        at = span.start - 1 + _skip_line(file)
+        at = span.start - 1 + skip_line(file)
     while span.end is None or at < span.end:
         line = file.readline(MAX_LINE_BYTES + 1)
         if not line:
@@ -230,7 +236,7 @@ def lines_of(file: Any, span: Span) -> Iterator[tuple[int, bytes]]:
         yield number, line.removeprefix(codecs.BOM_UTF8) if number == 1 and not span.start else line
 
 
-def _skip_line(file: Any) -> int:
+def skip_line(file: Any) -> int:
     """Read to the next line, which may be far; return the bytes read."""
     count = 0
     while line := file.readline(MAX_LINE_BYTES):
@@ -246,6 +252,7 @@ def open_unpacked(path: str, open_path: Open = open_file) -> Iterator[Any]:
     with ExitStack() as stack:
         file = stack.enter_context(open_path(path))
         if path.endswith(".gz"):
+            stack.enter_context(_damaged_gzip())
             yield stack.enter_context(_gzip().open(file))
         elif path.endswith(".bz2"):
             yield stack.enter_context(bz2.open(file))
@@ -253,6 +260,17 @@ def open_unpacked(path: str, open_path: Open = open_file) -> Iterator[Any]:
             yield io.BufferedReader(_ZstdReader(file), _READ_BYTES)
         else:
             yield io.BufferedReader(file, _READ_BYTES) if is_remote(path) else file
+
+
+@contextmanager
+def _damaged_gzip() -> Iterator[None]:
+    """Raise isal's errors of damaged content, which it derives from none, as those of zlib."""
+    try:
+        yield
+    except Exception as error:
+        if type(error).__name__ == "IsalError":
+            raise zlib.error(str(error)) from error
+        raise
 
 
 def _gzip() -> Any:
@@ -327,6 +345,7 @@ def _parquet_rows(path: str, column: str | None, span: Span, open_path: Open) ->
                 )
             groups, number = _groups(opened.metadata, span)
             wanted = None if column is None else [column]
+            _check_row_sizes(map(opened.metadata.row_group, groups), column)
             for batch in opened.iter_batches(_PARQUET_ROWS, row_groups=groups, columns=wanted):
                 for row in batch.to_pylist():
                     number += 1
@@ -336,6 +355,15 @@ def _parquet_rows(path: str, column: str | None, span: Span, open_path: Open) ->
         raise TokenizingError(
             f"{path} cannot be read on after row {number:,}: {single_line(error).rstrip('.')}."
         ) from error
+
+
+def _check_row_sizes(groups: Iterable[Any], column: str | None) -> None:
+    """Refuse row groups whose average row is too large: a batch of them would fill the memory."""
+    for group in groups:
+        parts = map(group.column, range(group.num_columns))
+        read = [part for part in parts if column in (None, part.path_in_schema.partition(".")[0])]
+        if sum(part.total_uncompressed_size for part in read) > MAX_LINE_BYTES * max(group.num_rows, 1):
+            raise OSError(f"its rows have more than {MAX_LINE_BYTES:,} bytes on average")
 
 
 def _groups(metadata: Any, span: Span) -> tuple[list[int], int]:
