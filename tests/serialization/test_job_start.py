@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 import tradewind
 from tradewind._version import __version__
 from tradewind.ray_jobs.worker_python import EXIT_UNUSABLE, command_of_ray, start_command
+from tradewind.serialization import preflight
 from tradewind.serialization.job_start import JobStart, start_env
 from tradewind.serialization.spec import StepSpec
 from tradewind.tasks.step_job import modules_needed
@@ -128,3 +130,7 @@ def test_needs_are_of_store_and_recipe(function: str, output: str, modules: list
     assert sorted(needed) == modules
     libraries = {needed[module] for module in modules if module not in ("fsspec", "gcsfs", "s3fs")}
     assert libraries <= {f"airflow-provider-tradewind[train]=={__version__}"}
+
+
+def test_preflight_has_syntax_of_an_old_python() -> None:
+    ast.parse(Path(preflight.__file__).read_text(), feature_version=(3, 8))
