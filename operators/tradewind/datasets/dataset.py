@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar, cast
 
 from tradewind.datasets.output_names import OutputName, Pattern
+from tradewind.datasets.rows import selected
 from tradewind.text import truncated_repr
 
 T = TypeVar("T")
@@ -171,10 +172,8 @@ class Dataset(Generic[T]):
         return self._transformed("filter", predicate)
 
     def select(self, *columns: str) -> Dataset[dict[str, Any]]:
-        """Keep these columns of each row, in this order; a row without one is a ``KeyError``."""
-        if not columns or not all(isinstance(column, str) for column in columns):
-            raise ValueError(f"select{truncated_repr(columns)}: give names of columns.")
-        return self._transformed("map", _Select(columns), "select")
+        """Keep these columns of each row, in this order; a row without one is an error."""
+        return self._transformed("map", _Select(_names(columns) or ()), "select")
 
     def map_shard(self, fn: Callable[[Iterator[T], ShardInfo], Iterable[R]]) -> Dataset[R]:
         """Return what ``fn`` makes of the iterator of all rows of a shard."""
@@ -237,6 +236,7 @@ class Dataset(Generic[T]):
         file_path_column: str = FILE_PATH_COLUMN,
     ) -> Dataset[dict[str, Any]]:
         """Read the members of zip archives whose names match ``pattern``: rows ``{"filename", "content"}``."""
+        _check_text("load_zip_members", "pattern", pattern)
         return self._reading("load_zip_members", include_file_paths, file_path_column, pattern=pattern)
 
     def group_by(
@@ -258,12 +258,16 @@ class Dataset(Generic[T]):
             combiner: Reduces the rows of one key within a shard before they are sent. It returns or yields rows.
         """
         shards = None if num_output_shards is None else _count("group_by", "num_output_shards", num_output_shards)
+        for name, fn in (("key", key), ("reducer", reducer), ("sort_by", sort_by), ("combiner", combiner)):
+            if name in ("key", "reducer") or fn is not None:
+                _check_function(f"group_by({name}=", fn)
         return self._with(Shuffle("group_by", shards, key, sort_by, combiner, reducer))
 
     def deduplicate(self, key: Callable[[T], Any], num_output_shards: int | None = None) -> Dataset[T]:
         """Keep the first row of each key of the whole data set, in the order of the keys."""
         shards = None if num_output_shards is None else _count("deduplicate", "num_output_shards", num_output_shards)
-        return self._with(Shuffle("deduplicate", shards, key, None, _first, _first))
+        _check_function("deduplicate(", key)
+        return self._with(Shuffle("deduplicate", shards, key, None, first_row, first_row))
 
     def reshard(self, num_shards: int | None) -> Dataset[T]:
         """Distribute the rows evenly over ``num_shards`` shards; None changes nothing."""
@@ -277,6 +281,8 @@ class Dataset(Generic[T]):
         global_reducer: Callable[[Iterator[R]], R] | None = None,
     ) -> Dataset[R]:
         """Reduce the rows of each shard to one value, and these to a single one."""
+        for reducer in (local_reducer, global_reducer or local_reducer):
+            _check_function("reduce(", reducer)
         local = self._transformed("map_shard", _Reduce(local_reducer), "reduce")
         return local._with(Shuffle("reduce", 1))._transformed(
             "map_shard", _Reduce(cast("Callable[..., R]", global_reducer or local_reducer)), "reduce"
@@ -308,6 +314,10 @@ class Dataset(Generic[T]):
         """
         if how not in ("inner", "left"):
             raise ValueError(f"sorted_merge_join(how={truncated_repr(how)}): there are 'inner' and 'left'.")
+        if not isinstance(right, Dataset):
+            raise ValueError(f"sorted_merge_join({truncated_repr(right)}): give a Dataset.")
+        for fn in (left_key, right_key, combiner or _merge_rows):
+            _check_function("sorted_merge_join(", fn)
         return self._with(Join("sorted_merge_join", right, left_key, right_key, combiner or _merge_rows, how == "left"))
 
     def write_jsonl(self, output_pattern: Pattern, skip_existing: bool = False) -> Dataset[str]:
@@ -325,11 +335,11 @@ class Dataset(Generic[T]):
     def _transformed(
         self, kind: str, fn: Callable[..., Any], name: str | None = None, initial: Any = None
     ) -> Dataset[Any]:
-        if not callable(fn):
-            raise ValueError(f"{name or kind}({truncated_repr(fn)}): give a function.")
+        _check_function(f"{name or kind}(", fn)
         return self._with(Transform(name or kind, kind, fn, initial))
 
     def _reading(self, kind: str, with_path: bool, column: str, **options: Any) -> Dataset[Any]:
+        _check_text(kind, "file_path_column", column)
         return self._with(Read(kind, kind, tuple(options.items()), column if with_path else None))
 
     def _writing(self, kind: str, pattern: Pattern, skip_existing: bool, **options: Any) -> Dataset[str]:
@@ -345,7 +355,7 @@ class _Select:
     columns: tuple[str, ...]
 
     def __call__(self, row: Any) -> dict[str, Any]:
-        return {column: row[column] for column in self.columns}
+        return selected(row, self.columns)
 
 
 @dataclass(frozen=True)
@@ -373,7 +383,8 @@ class _Reduce:
         yield self.reducer(rows)
 
 
-def _first(_: Any, rows: Iterator[Any]) -> Any:
+def first_row(_: Any, rows: Iterator[Any]) -> Any:
+    """Return the first row of a key; a shuffle knows it, and does not unpack the others."""
     return next(rows)
 
 
@@ -386,13 +397,22 @@ def _merge_rows(left: Any, right: Any) -> Any:
 
 
 def _names(columns: Sequence[str] | None) -> tuple[str, ...] | None:
-    return None if columns is None else tuple(columns)
+    if columns is None:
+        return None
+    if isinstance(columns, str) or not columns or not all(isinstance(column, str) for column in columns):
+        raise ValueError(f"columns={truncated_repr(columns)}: give a list of names.")
+    return tuple(columns)
 
 
 def _count(method: str, argument: str, value: Any, least: int = 1) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ValueError(f"{method}({argument}={truncated_repr(value)}): give a whole number of at least {least}.")
     return value
+
+
+def _check_function(where: str, fn: Any) -> None:
+    if not callable(fn):
+        raise ValueError(f"{where}{truncated_repr(fn)}): give a function.")
 
 
 def _check_text(method: str, argument: str, value: Any) -> None:

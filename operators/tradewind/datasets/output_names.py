@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 import string
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tradewind.text import truncated_repr
+from tradewind.text import single_line, truncated_repr
 
 Pattern = str | Callable[[int, int], str]
 """A text with ``{shard}``, ``{total}`` and ``{basename}``, or a function of a shard's number and their total."""
-_FIELDS: Final = frozenset({"shard", "total", "basename"})
-_FORMAT: Final = re.compile(r"(0?[0-9]{1,2})?d?")
+_WIDTH: Final = re.compile(r"(0?[0-9]{1,2})?d?")
+_FORMATS: Final = {"shard": _WIDTH, "total": _WIDTH, "basename": re.compile("")}
 _DOUBLE_SLASHES: Final = re.compile(r"(?<![:/])/{2,}")
 
 
@@ -42,10 +43,11 @@ class OutputName:
         except ValueError as error:
             raise ValueError(f"{self.method}({truncated_repr(self.pattern)}): {error}.") from error
         for _, name, form, conversion in fields:
-            if name not in _FIELDS or conversion or not _FORMAT.fullmatch(form or ""):
+            if conversion or name not in _FORMATS or not _FORMATS[name].fullmatch(form or ""):
+                field = f"{{{name}{f'!{conversion}' if conversion else ''}{f':{form}' if form else ''}}}"
                 raise ValueError(
-                    f"{self.method}({truncated_repr(self.pattern)}): {{{name}}} is unknown: there are {{shard}}, "
-                    "{total} and {basename}, with a width such as {shard:05d}."
+                    f"{self.method}({truncated_repr(self.pattern)}): {single_line(field, 40)} is unknown: there are "
+                    "{shard} and {total}, also with a width up to 99, such as {shard:05d}, and {basename}."
                 )
 
     def of(self, shard: int, total: int) -> str:
@@ -65,10 +67,10 @@ class OutputName:
             ValueError: Two shards have one name.
         """
         names = [self.of(shard, total) for shard in range(total)]
-        if len(set(names)) < total:
-            first = next(name for name in names if names.count(name) > 1) if total < 1000 else names[0]
+        name, count = Counter(names).most_common(1)[0] if names else ("", 0)
+        if count > 1:
             raise ValueError(
-                f"{self.method}: several of {total} shards have the name {truncated_repr(first)}: put {{shard}} into "
-                "the pattern."
+                f"{self.method}: {count:,} of {total:,} shards have the name {truncated_repr(name)}: put {{shard}} "
+                "into the pattern."
             )
         return names

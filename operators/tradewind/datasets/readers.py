@@ -7,13 +7,15 @@ always raises. Lines, texts and members are bounded by ``MAX_LINE_BYTES``, packe
 from __future__ import annotations
 
 import fnmatch
+import lzma
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import IO, Any, Final
 
-from tradewind.datasets.rows import RowError, Rows
+from tradewind.datasets.rows import RowError, Rows, selected
 from tradewind.datasets.token_rows import (
     MAX_LINE_BYTES,
     WHOLE,
@@ -22,13 +24,14 @@ from tradewind.datasets.token_rows import (
     lines_of,
     open_unpacked,
     parse_line,
+    skip_line,
 )
 from tradewind.storage import open_file
 from tradewind.text import quote_first_names, single_line
 
 _PARQUET_ROWS: Final = 1024
 _MAX_MEMBERS: Final = 1_000_000
-_READ_ERRORS: Final = (OSError, EOFError, zlib.error, zipfile.BadZipFile)
+_READ_ERRORS: Final = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, NotImplementedError)
 
 Reader = Callable[..., Iterator[Any]]
 
@@ -44,6 +47,10 @@ def load_jsonl(rows: Rows, path: str) -> Iterator[Any]:
                 value = parse_line(line)
             except (ValueError, RecursionError) as error:
                 rows.row = line[:1000].decode("utf-8", "replace")
+                if len(line) > MAX_LINE_BYTES and not line.endswith(b"\n"):
+                    skip_line(file)
+                if number == 1:
+                    check_no_pointer(path, open_file)
                 rows.reject(RowError(f"{path} line {number:,} is malformed: {single_line(error)}."))
                 continue
             rows.row = value
@@ -60,6 +67,8 @@ def load_parquet(
     with _reading(rows, path), open_file(path) as file:
         try:
             opened = parquet.ParquetFile(file)
+            if not opened.metadata.num_rows:  # an empty shard, whose rows told the writer no columns
+                return
             names = opened.schema_arrow.names
             if missing := [column for column in columns or () if column not in names]:
                 raise RowError(f"{path} has no column {missing[0]!r}: it has {quote_first_names(names)}.")
@@ -73,7 +82,10 @@ def load_parquet(
                     rows.row = row
                     yield row
         except pa.ArrowException as error:
-            raise RowError(f"{path} is no Parquet file that can be read: {single_line(error)}") from error
+            check_no_pointer(path, open_file)
+            raise RowError(
+                f"{path} is no Parquet file that can be read on after row {rows.number:,}: {single_line(error)}."
+            ) from error
 
 
 def load_file(rows: Rows, path: str, columns: Sequence[str] | None = None) -> Iterator[Any]:
@@ -84,7 +96,7 @@ def load_file(rows: Rows, path: str, columns: Sequence[str] | None = None) -> It
         raise RowError(f"{path} has an unknown ending: load_file reads JSON lines (.jsonl, .gz, .zst) and .parquet.")
     if columns is None:
         return load_jsonl(rows, path)
-    return ({column: row[column] for column in columns} for row in load_jsonl(rows, path))
+    return rows.mapped(partial(selected, columns=columns), load_jsonl(rows, path))
 
 
 def load_text(rows: Rows, path: str) -> Iterator[dict[str, str]]:
@@ -107,7 +119,7 @@ def load_zip_members(rows: Rows, path: str, pattern: str = "*") -> Iterator[dict
             try:
                 with archive.open(member) as opened:
                     content = _bounded(opened, f"{path} member {member.filename!r}")
-            except (*_READ_ERRORS, RowError, RuntimeError, NotImplementedError) as error:  # encrypted, unknown packing
+            except (*_READ_ERRORS, RowError, RuntimeError) as error:  # encrypted, unknown packing
                 rows.reject(RowError(f"{path} member {member.filename!r} cannot be read: {single_line(error)}"))
                 continue
             yield {"filename": member.filename, "content": content}
@@ -142,7 +154,10 @@ def _reading(rows: Rows, path: str) -> Iterator[None]:
     except UnicodeDecodeError as error:
         raise RowError(f"{path} is no text in UTF-8: {single_line(error)}.") from error
     except _READ_ERRORS as error:
-        check_no_pointer(path, open_file)
+        try:
+            check_no_pointer(path, open_file)
+        except TokenizingError as pointer:
+            raise RowError(str(pointer)) from error
         raise RowError(f"{path} cannot be read on after row {rows.number:,}: {single_line(error)}.") from error
 
 

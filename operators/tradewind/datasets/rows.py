@@ -13,16 +13,18 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any, Final, Literal, TypeVar
 
-from tradewind.text import single_line, truncated_repr
+from tradewind.text import quote_first_names, single_line, truncated_repr
 
 OnError = Literal["raise", "skip", "quarantine"]
 ON_ERROR: Final = ("raise", "skip", "quarantine")
-MAX_QUARANTINED: Final = 10_000
-"""Rows of one shard that are kept for a look; the rest is counted."""
+PERMANENT: Final = (SyntaxError, ImportError, NameError)
+"""Errors that neither another row nor a second try mends."""
+MAX_QUARANTINED_CHARS: Final = 1 << 25
+"""Of the rows of one shard that fail, about so much is kept for a look; the rest is counted."""
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -30,6 +32,28 @@ _R = TypeVar("_R")
 
 class RowError(ValueError):
     """A row of an input cannot be read. The message begins with its file and its number."""
+
+
+def selected(row: Any, columns: Sequence[str]) -> dict[str, Any]:
+    """Return these columns of a row.
+
+    Raises:
+        RowError: It has not all of them.
+    """
+    try:
+        return {column: row[column] for column in columns}
+    except (KeyError, TypeError, IndexError):
+        has = f"it has {quote_first_names(row)}" if isinstance(row, dict) else f"it is {truncated_repr(row)}"
+        missing = next(column for column in columns if not isinstance(row, dict) or column not in row)
+        raise RowError(f"The row has no column {missing!r}: {has}.") from None
+
+
+def error_text(error: BaseException) -> str:
+    """Return the error's text in one line, or say that it has none that can be shown."""
+    try:
+        return single_line(error)
+    except Exception:
+        return "its text cannot be shown"
 
 
 class Rows:
@@ -52,6 +76,7 @@ class Rows:
         self.counters: Counter[str] = Counter()
         self.rejected = 0
         self.quarantined: list[str] = []
+        self._room = MAX_QUARANTINED_CHARS
 
     @property
     def place(self) -> str:
@@ -60,12 +85,17 @@ class Rows:
 
     def reject(self, error: Exception) -> None:
         """Leave out the row that is being processed, or raise ``error``, as ``on_error`` says."""
-        if self.on_error == "raise":
+        if self.on_error == "raise" or isinstance(error, PERMANENT):
             raise error
         self.rejected += 1
-        if self.on_error == "quarantine" and len(self.quarantined) < MAX_QUARANTINED:
-            about = {"place": self.place, "error": f"{type(error).__name__}: {single_line(error)}", "row": self.row}
-            self.quarantined.append(json.dumps(about, ensure_ascii=False, default=truncated_repr))
+        if self.on_error == "quarantine" and self._room > 0:
+            about = {"place": self.place, "error": f"{type(error).__name__}: {error_text(error)}"}
+            try:
+                text = json.dumps({**about, "row": self.row}, default=truncated_repr)
+            except (TypeError, ValueError, RecursionError):  # keys of other types, a cycle
+                text = json.dumps({**about, "row": truncated_repr(self.row)})
+            self._room -= len(text)
+            self.quarantined.append(text)
 
     def numbered(self, rows: Iterable[_T]) -> Iterator[_T]:
         """Note each row as the one that is being processed."""
@@ -76,7 +106,7 @@ class Rows:
     def mapped(self, fn: Callable[[_T], _R], rows: Iterator[_T]) -> Iterator[_R]:
         """Apply ``fn`` to each row."""
         if self.on_error == "raise":
-            return map(fn, rows)
+            return (fn(row) for row in rows)  # not map(): a StopIteration of fn would end it as if all were done
         return self._guarded(fn, rows)
 
     def _guarded(self, fn: Callable[[_T], _R], rows: Iterator[_T]) -> Iterator[_R]:
@@ -99,7 +129,7 @@ class Rows:
     def filtered(self, fn: Callable[[_T], Any], rows: Iterator[_T]) -> Iterator[_T]:
         """Keep the rows for which ``fn`` is true."""
         if self.on_error == "raise":
-            return filter(fn, rows)
+            return (row for row in rows if fn(row))
         return (row for row, keep in self._guarded(lambda row: (row, fn(row)), rows) if keep)
 
 

@@ -10,27 +10,28 @@ import io
 import itertools
 import json
 import posixpath
+import sysconfig
 import time
 import traceback
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from operator import itemgetter
 from typing import Any, Final
 
 from tradewind.datasets.dataset import Join, Read, ShardInfo, Shuffle, Transform, Write
 from tradewind.datasets.files import atomic_writer, join, state_of, write_text
 from tradewind.datasets.readers import READERS
-from tradewind.datasets.rows import OnError, RowError, Rows, current_rows
+from tradewind.datasets.rows import PERMANENT, OnError, RowError, Rows, current_rows, error_text
 from tradewind.datasets.shuffle import DEFAULT_MEMORY, DamagedShuffleError, ShuffleFile, ShuffleWriter, read_bucket
 from tradewind.datasets.stages import Chain, JoinedChain, Stage
 from tradewind.datasets.writers import SummedFile, write_rows
-from tradewind.text import single_line, truncated_repr
+from tradewind.text import truncated_repr
 
 COLLECT: Final = Shuffle("collect", 1)
 """How rows come back to the caller: all in one bucket, in their order."""
-_PERMANENT: Final = (SyntaxError, ImportError, NameError)
-"""Errors that no second try mends."""
 _PACKAGE: Final = posixpath.dirname(posixpath.dirname(__file__))
+_LIBRARIES: Final = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
 _BUFFER_BYTES: Final = 1 << 20
 
 
@@ -131,7 +132,7 @@ def run_shard(work: StageWork, shard: int) -> ShardResult | ShardFailure:
         _write_quarantine(work, shard, rows)
         write_text(record_path(work.folder, shard), json.dumps(asdict(result)))
         return result
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # sys.exit() in a user's function ends no worker
         return _failure(shard, rows, error)
     finally:
         current_rows.reset(token)
@@ -159,7 +160,8 @@ def _rows_of(work: StageWork, chain: Chain, shard: int, rows: Rows) -> Iterator[
             case Transform():
                 stream = _transformed(operation, stream, rows, info)
             case JoinedChain(_, right, merge):
-                stream = merge_join(stream, _rows_of(work, right, shard, rows), merge)
+                pairs = merge_join(stream, _rows_of(work, right, shard, rows), merge)
+                stream = rows.mapped(lambda pair, combine=merge.combiner: combine(*pair), pairs)  # type: ignore[misc]
     return stream
 
 
@@ -171,13 +173,16 @@ def _read(read: Read, paths: Iterator[Any], rows: Rows) -> Iterator[Any]:
 
 
 def _with_path(row: Any, column: str, path: str) -> Any:
+    names = row if isinstance(row, dict) else getattr(row, "column_names", None)
+    if names is None:
+        raise RowError(f"{path} has the row {truncated_repr(row)}: a column of paths needs rows that are objects.")
+    if column in names:
+        raise RowError(f"{path} has a column {column!r} already: give file_path_column another name.")
     if isinstance(row, dict):
-        if column in row:
-            raise RowError(f"Rows have a column {column!r} already: give file_path_column another name.")
         return {**row, column: path}
     import pyarrow as pa
 
-    return row.append_column(column, pa.array([path] * row.num_rows))
+    return row.append_column(column, pa.array([path] * row.num_rows, pa.string()))
 
 
 def _transformed(transform: Transform, stream: Iterator[Any], rows: Rows, info: ShardInfo) -> Iterator[Any]:
@@ -209,47 +214,61 @@ def _windows(folder: Callable[[Any, Any], tuple[bool, Any]], initial: Any, strea
         yield window
 
 
-def merge_join(left: Iterator[Any], right: Iterator[Any], join: Join) -> Iterator[Any]:
-    """Yield ``combiner(left, right)`` for each pair of rows with one key; both sides are sorted by it.
+def merge_join(left: Iterator[Any], right: Iterator[Any], join: Join) -> Iterator[tuple[Any, Any]]:
+    """Yield each pair of rows with one key, or of a left join a row and None; both sides are sorted by it.
+
+    The right rows of one key are held in memory.
 
     Raises:
         RowError: A side is not sorted.
     """
-    rights = _groups(right, join.right_key, "right")
-    held: tuple[Any, list[Any]] | None = next(rights, None)
-    for key, group in _groups(left, join.left_key, "left"):
-        while held is not None and held[0] < key:
-            held = next(rights, None)
-        partners: list[Any] = held[1] if held is not None and held[0] == key else []
-        for row in group:
-            for partner in partners:
-                yield join.combiner(row, partner)
-            if not partners and join.is_left:
-                yield join.combiner(row, None)
+    groups = itertools.groupby(_sorted(right, join.right_key, "right"), itemgetter(0))
+    held = next(groups, None)
+    partners: list[Any] | None = None
+    for key, row in _sorted(left, join.left_key, "left"):
+        while held is not None and _is_less(held[0], key, "of both sides"):
+            held, partners = next(groups, None), None
+        if held is None or held[0] != key:
+            if join.is_left:
+                yield row, None
+            continue
+        if partners is None:
+            partners = [partner for _, partner in held[1]]
+        yield from ((row, partner) for partner in partners)
+    for _ in groups:  # rows without a partner are in order, too
+        pass
 
 
-def _groups(stream: Iterator[Any], key_of: Callable[[Any], Any], side: str) -> Iterator[tuple[Any, list[Any]]]:
+def _sorted(stream: Iterator[Any], key_of: Callable[[Any], Any], side: str) -> Iterator[tuple[Any, Any]]:
     last: Any = None
-    for number, (key, group) in enumerate(itertools.groupby(stream, key_of)):
-        if number and key < last:
+    for number, row in enumerate(stream):
+        key = key_of(row)
+        if number and key != last and not _is_less(last, key, f"of the {side} data set"):
             raise RowError(
                 f"sorted_merge_join: the {side} data set is not sorted by its key: {truncated_repr(key)} follows "
                 f"{truncated_repr(last)}. Give it a group_by or deduplicate with that key."
             )
         last = key
-        yield key, list(group)
+        yield key, row
+
+
+def _is_less(first: Any, second: Any, whose: str) -> bool:
+    try:
+        return bool(first < second)
+    except TypeError as error:
+        raise RowError(f"sorted_merge_join: keys {whose} cannot be compared: {error_text(error)}.") from error
 
 
 def _written(work: StageWork, shard: int, rows: Rows, stream: Iterator[Any], started: float) -> ShardResult:
     sink = work.stage.sink
     if isinstance(sink, Write):
         path = work.stage.outputs[shard]
-        written = write_rows(sink.kind, path, stream, dict(sink.options))
+        written = write_rows(sink.kind, path, stream, rows, dict(sink.options))
         size, checksum, count, runs = written.size_bytes, written.crc32, written.rows, 0
     else:
         path = join(work.folder, f"{shard:06d}-{uuid.uuid4().hex[:8]}.rows")
         shuffle = COLLECT if sink is None else sink
-        writer = ShuffleWriter(shuffle, shuffle.num_shards or work.stage.shards, shard, work.memory_bytes)
+        writer = ShuffleWriter(shuffle, shuffle.num_shards or work.stage.shards, shard, rows, work.memory_bytes)
         with atomic_writer(path) as file:
             summed = SummedFile(file)
             with io.BufferedWriter(summed, _BUFFER_BYTES) as buffered:
@@ -268,11 +287,11 @@ def _write_quarantine(work: StageWork, shard: int, rows: Rows) -> None:
         write_text(join(work.quarantine, name), "\n".join(rows.quarantined) + "\n")
 
 
-def _failure(shard: int, rows: Rows, error: Exception) -> ShardFailure:
+def _failure(shard: int, rows: Rows, error: BaseException) -> ShardFailure:
     trace = "".join(traceback.format_exception(error))
     if isinstance(error, DamagedShuffleError):
-        return ShardFailure(shard, single_line(error), trace=trace, damaged=error.path)
-    message = single_line(error) if isinstance(error, RowError) else f"{type(error).__name__}: {single_line(error)}"
+        return ShardFailure(shard, error_text(error), trace=trace, damaged=error.path)
+    message = error_text(error) if isinstance(error, RowError) else f"{type(error).__name__}: {error_text(error)}"
     return ShardFailure(
         shard,
         message,
@@ -280,16 +299,18 @@ def _failure(shard: int, rows: Rows, error: Exception) -> ShardFailure:
         "" if rows.row is None else truncated_repr(rows.row),
         _user_frame(error),
         trace,
-        is_permanent=isinstance(error, _PERMANENT),
+        is_permanent=isinstance(error, PERMANENT),
     )
 
 
 def _user_frame(error: BaseException) -> str:
-    """Return ``file:line, in function`` of the innermost frame that is not of this package."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_PACKAGE)]
-    if not frames:
-        return ""
-    return f"{posixpath.basename(frames[-1].filename)}:{frames[-1].lineno}, in {frames[-1].name}"
+    """Return ``file:line, in function`` of the innermost frame of the user's own code."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if error.__cause__ is not None:
+        frames = traceback.StackSummary([*frames, *traceback.extract_tb(error.__cause__.__traceback__)])
+    foreign = [frame for frame in frames if not frame.filename.startswith(_PACKAGE)]
+    own = [frame for frame in foreign if not frame.filename.startswith(_LIBRARIES)] or foreign
+    return f"{posixpath.basename(own[-1].filename)}:{own[-1].lineno}, in {own[-1].name}" if own else ""
 
 
 __all__ = ["COLLECT", "ShardFailure", "ShardResult", "StageWork", "merge_join", "record_path", "run_shard"]

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import IO, Any, Final, NamedTuple
 
-from tradewind.datasets.dataset import Shuffle
-from tradewind.datasets.rows import RowError, Rows
-from tradewind.storage import open_file
+from tradewind.datasets.dataset import Shuffle, first_row
+from tradewind.datasets.rows import RowError, Rows, error_text
+from tradewind.storage import file_system_at
 from tradewind.text import single_line, truncated_repr
 
 _BLOCK: Final = struct.Struct("<III")
@@ -97,6 +97,8 @@ def _key_bytes(key: Any) -> bytes:
             return b"".join([b"t%d" % len(parts), *(b"%d:" % len(part) + part for part in parts)])
         case _ if type(key).__module__ == "numpy" and hasattr(key, "item"):
             return _key_bytes(key.item())
+    if key != key:
+        raise RowError("The key is NaN, which equals no other key.")
     raise RowError(
         f"The key {truncated_repr(key)} is a {type(key).__name__}: give strings, numbers, bytes, None or tuples of "
         "these."
@@ -110,75 +112,115 @@ class ShuffleWriter:
         shuffle: Key, order and combiner.
         buckets: Number of shards that it makes.
         shard: Number of this shard.
+        rows: State of this shard: what happens to a row without a usable key.
         memory_bytes: Memory of the worker.
     """
 
-    def __init__(self, shuffle: Shuffle, buckets: int, shard: int, memory_bytes: int = DEFAULT_MEMORY) -> None:
+    def __init__(
+        self, shuffle: Shuffle, buckets: int, shard: int, rows: Rows, memory_bytes: int = DEFAULT_MEMORY
+    ) -> None:
         self._shuffle = shuffle
-        self._buckets = buckets
+        self._rows = rows
         self._next = shard  # rows without a key are dealt in turn; not all shards begin at the same bucket
         self._max_bytes = max(memory_bytes // 4, 1 << 20)
-        self._entries: list[tuple[int, Any, Any, bytes]] = []
-        self._bytes = 0
+        self._buckets: list[list[Entry]] = [[] for _ in range(buckets)]
         self._runs: list[list[tuple[int, int, int]]] = []
 
-    def write(self, rows: Iterable[Any], file: IO[bytes]) -> tuple[int, int]:
+    def write(self, stream: Iterable[Any], file: IO[bytes]) -> tuple[int, int]:
         """Write the rows and the index to ``file``, from its beginning; return the number of rows and of runs."""
-        key_of, sort_of = self._shuffle.key, self._shuffle.sort_by
-        count = 0
-        for row in rows:
+        count = size = 0
+        for row in stream:
+            try:
+                bucket, entry = self._entry(row)
+            except Exception as error:
+                self._rows.reject(error)
+                continue
+            self._buckets[bucket].append(entry)
             count += 1
-            payload = pickle.dumps(row, 5)
-            if key_of is None:
-                self._entries.append((self._next % self._buckets, None, None, payload))
-                self._next += 1
-            else:
-                key = key_of(row)
-                sort = None if sort_of is None else sort_of(row)
-                self._entries.append((bucket_of(key, self._buckets), key, sort, payload))
-            self._bytes += len(payload) + _ROW_BYTES
-            if self._bytes > self._max_bytes:
+            size += len(entry[2]) + _ROW_BYTES
+            if size > self._max_bytes:
                 self._write_run(file)
-        self._write_run(file)
+                size = 0
+        if size:
+            self._write_run(file)
         for run in self._runs:
-            file.write(b"".join(_SLOT.pack(*slot) for slot in run))
+            file.write(b"".join(itertools.starmap(_SLOT.pack, run)))
         return count, len(self._runs)
 
+    def _entry(self, row: Any) -> tuple[int, Entry]:
+        shuffle = self._shuffle
+        if shuffle.key is None:
+            self._next += 1
+            return (self._next - 1) % len(self._buckets), (None, None, _pickled(row))
+        key = shuffle.key(row)
+        sort = None if shuffle.sort_by is None else _sortable(shuffle.sort_by(row))
+        return bucket_of(key, len(self._buckets)), (key, sort, _pickled(row))
+
     def _write_run(self, file: IO[bytes]) -> None:
-        if not self._entries:
-            return
-        _sort(self._entries, slice(0, 3) if self._shuffle.sort_by else slice(0, 2 if self._shuffle.key else 1))
-        slots = [(0, 0, 0)] * self._buckets
-        for bucket, entries in itertools.groupby(self._entries, itemgetter(0)):
-            plain: Iterator[Entry] = (entry[1:] for entry in entries)
-            if self._shuffle.combiner is not None:
-                plain = _combined(plain, self._shuffle)
+        slots = []
+        for entries in self._buckets:
             start = file.tell()
-            rows = _write_blocks(file, plain)
-            slots[bucket] = (start, file.tell() - start, rows)
+            count = _write_blocks(file, self._ordered(entries)) if entries else 0
+            slots.append((start, file.tell() - start, count))
+            entries.clear()
         self._runs.append(slots)
-        self._entries, self._bytes = [], 0
+
+    def _ordered(self, entries: list[Entry]) -> Iterator[Entry]:
+        if self._shuffle.key is not None:
+            try:
+                entries.sort(key=_order(self._shuffle))
+            except TypeError as error:
+                raise _not_comparable(error) from error
+        return iter(entries) if self._shuffle.combiner is None else self._combined(entries)
+
+    def _combined(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+        shuffle = self._shuffle
+        assert shuffle.combiner is not None
+        for key, group in itertools.groupby(entries, itemgetter(0)):
+            if shuffle.combiner is first_row:
+                yield next(group)
+                continue
+            self._rows.row = key
+            results = results_of(shuffle.combiner, key, group)
+            if shuffle.sort_by is None:
+                yield from ((key, None, _pickled(row)) for row in results)
+            else:
+                sortable = [(key, _sortable(shuffle.sort_by(row)), _pickled(row)) for row in results]
+                yield from sorted(sortable, key=itemgetter(1))
 
 
-def _sort(entries: list[Any], by: slice) -> None:
+def _order(shuffle: Shuffle) -> Callable[[Entry], Any]:
+    """Return what entries are sorted by: a tuple, in which equal keys need no order, as None has none."""
+    return itemgetter(slice(0, 2 if shuffle.sort_by else 1))
+
+
+def _not_comparable(error: TypeError) -> RowError:
+    return RowError(
+        f"Keys, or values of sort_by, cannot be compared: {single_line(error)}. Give all rows keys of one type, such "
+        "as str(key)."
+    )
+
+
+def _sortable(value: Any) -> Any:
+    if value != value:
+        raise RowError("sort_by returned NaN, which has no place in an order.")
+    return value
+
+
+def _pickled(row: Any) -> bytes:
     try:
-        entries.sort(key=itemgetter(by))
-    except TypeError as error:
-        raise RowError(f"Keys, or values of sort_by, cannot be compared: {single_line(error)}.") from error
-
-
-def _combined(entries: Iterator[Entry], shuffle: Shuffle) -> Iterator[Entry]:
-    assert shuffle.combiner is not None
-    for key, group in itertools.groupby(entries, itemgetter(0)):
-        for row in results_of(shuffle.combiner, key, group):
-            sort = None if shuffle.sort_by is None else shuffle.sort_by(row)
-            yield key, sort, pickle.dumps(row, 5)
+        return pickle.dumps(row, 5)
+    except Exception as error:
+        raise RowError(
+            f"A row of the type {type(row).__name__} cannot go to another shard: {error_text(error)}. Make it of "
+            "dicts, lists, texts and numbers."
+        ) from error
 
 
 def results_of(fn: Callable[[Any, Iterator[Any]], Any], key: Any, group: Iterator[Entry]) -> Iterator[Any]:
     """Yield the result or the results of a reducer for one key."""
     result = fn(key, (pickle.loads(payload) for _, _, payload in group))
-    if isinstance(result, Iterator):
+    if hasattr(result, "__next__"):
         yield from result
     else:
         yield result
@@ -220,21 +262,32 @@ def read_bucket(
     with ExitStack() as stack:
         entries = _merged(segments, shuffle, memory_bytes // 4, stack)
         if shuffle.reducer is None:
-            yield from (pickle.loads(payload) for _, _, payload in entries)
+            yield from rows.numbered(pickle.loads(payload) for _, _, payload in entries)
             return
-        for number, (key, group) in enumerate(itertools.groupby(entries, itemgetter(0)), 1):
+        broken: list[Exception] = []
+        for number, (key, group) in enumerate(itertools.groupby(_watched(entries, broken), itemgetter(0)), 1):
             rows.number, rows.row = number, key
             try:
-                yield from results_of(shuffle.reducer, key, group)
-            except DamagedShuffleError:
-                raise
+                if shuffle.reducer is first_row:
+                    yield pickle.loads(next(group)[2])
+                else:
+                    yield from results_of(shuffle.reducer, key, group)
             except Exception as error:
-                rows.reject(error)
+                if not broken:
+                    rows.reject(error)
+            if broken:  # its rows could not be read, which the reducer may have caught
+                raise broken[0]
+
+
+def _watched(entries: Iterator[Entry], broken: list[Exception]) -> Iterator[Entry]:
+    try:
+        yield from entries
+    except Exception as error:
+        broken.append(error)
+        raise
 
 
 def _segments(files: Sequence[ShuffleFile], bucket: int) -> list[_Segment]:
-    from tradewind.storage import file_system_at
-
     wanted = [(file, file.slot(run, bucket)) for file in files for run in range(file.runs)]
     if not wanted:
         return []
@@ -244,6 +297,8 @@ def _segments(files: Sequence[ShuffleFile], bucket: int) -> list[_Segment]:
     found = fs.cat_ranges(names, starts, [start + _SLOT.size for start in starts], on_error="return")
     segments = []
     for (file, _), data in zip(wanted, found, strict=True):
+        if isinstance(data, Exception) and not isinstance(data, FileNotFoundError):
+            raise data
         if not isinstance(data, bytes) or len(data) != _SLOT.size:
             raise DamagedShuffleError(file.path, "gone or cut off")
         start, length, rows = _SLOT.unpack(data)
@@ -256,7 +311,9 @@ def _segments(files: Sequence[ShuffleFile], bucket: int) -> list[_Segment]:
 
 def _merged(segments: Sequence[_Segment], shuffle: Shuffle, max_bytes: int, stack: ExitStack) -> Iterator[Entry]:
     """Merge the segments, in groups beforehand if their blocks need more than ``max_bytes``."""
-    order = None if shuffle.key is None else itemgetter(slice(0, 2 if shuffle.sort_by else 1))
+    if shuffle.key is None:
+        return itertools.chain.from_iterable(_read_segment(segment, _WINDOW_BYTES[1]) for segment in segments)
+    order = _order(shuffle) if shuffle.sort_by else itemgetter(0)  # heapq.merge compares no equal keys
     limit = max(_MIN_SEGMENTS, max_bytes // (_BLOCK_BYTES * 3))
     window = min(max(max_bytes // (2 * max(len(segments), 1)), _WINDOW_BYTES[0]), _WINDOW_BYTES[1])
     sources: list[Iterator[Entry]] = [_read_segment(segment, window) for segment in segments]
@@ -266,9 +323,7 @@ def _merged(segments: Sequence[_Segment], shuffle: Shuffle, max_bytes: int, stac
     return _merge(sources, order)
 
 
-def _merge(sources: Sequence[Iterator[Entry]], order: Callable[[Entry], Any] | None) -> Iterator[Entry]:
-    if order is None or len(sources) < 2:
-        return itertools.chain.from_iterable(sources)
+def _merge(sources: Sequence[Iterator[Entry]], order: Callable[[Entry], Any]) -> Iterator[Entry]:
     return _comparable(heapq.merge(*sources, key=order))
 
 
@@ -276,9 +331,7 @@ def _comparable(entries: Iterator[Entry]) -> Iterator[Entry]:
     try:
         yield from entries
     except TypeError as error:
-        raise RowError(
-            f"Keys of two shards, or values of sort_by, cannot be compared: {single_line(error)}."
-        ) from error
+        raise _not_comparable(error) from error
 
 
 def _spilled(entries: Iterator[Entry], stack: ExitStack) -> IO[bytes]:
@@ -290,12 +343,11 @@ def _spilled(entries: Iterator[Entry], stack: ExitStack) -> IO[bytes]:
 
 def _read_segment(segment: _Segment, window: int) -> Iterator[Entry]:
     left = segment.rows
-    with open_file(segment.path) as file:
-        reader = _Window(file, segment, window)
-        while left:
-            block = _read_block(reader.read, segment.path)
-            left -= len(block)
-            yield from block
+    reader = _Window(segment, window)
+    while left > 0:
+        block = _read_block(reader.read, segment.path)
+        left -= len(block)
+        yield from block
 
 
 def _read_file(file: IO[bytes]) -> Iterator[Entry]:
@@ -329,21 +381,24 @@ def _unpacked(packed: bytes, path: str) -> list[Entry]:
 
 
 class _Window:
-    """Reads a segment of a file in steps of ``size`` bytes: one request each."""
+    """Reads a segment of a file in steps of ``size`` bytes: one request each, and no file that stays open."""
 
-    def __init__(self, file: IO[bytes], segment: _Segment, size: int) -> None:
-        self._file = file
+    def __init__(self, segment: _Segment, size: int) -> None:
+        self._fs, self._name = file_system_at(segment.path)
+        self._path = segment.path
         self._at = segment.start
         self._end = segment.start + segment.length
         self._size = size
         self._held = b""
 
     def read(self, count: int) -> bytes:
-        if len(self._held) < count:
-            wanted = min(max(self._size, count - len(self._held)), self._end - self._at)
-            self._file.seek(self._at)
-            more = self._file.read(wanted)
-            self._at += len(more)
+        if len(self._held) < count and self._at < self._end:
+            end = min(self._at + max(self._size, count - len(self._held)), self._end)
+            try:
+                more: bytes = self._fs.cat_file(self._name, start=self._at, end=end)
+            except FileNotFoundError as error:
+                raise DamagedShuffleError(self._path, "gone") from error
+            self._at = end
             self._held += more
         data, self._held = self._held[:count], self._held[count:]
         return data

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import itertools
 import json
 import zlib
 from collections.abc import Iterable, Iterator
@@ -13,13 +12,17 @@ from dataclasses import dataclass
 from typing import IO, Any, Final
 
 from tradewind.datasets.files import atomic_writer
-from tradewind.datasets.rows import RowError
+from tradewind.datasets.rows import RowError, Rows
 from tradewind.text import single_line, truncated_repr
 
 _GZIP_LEVEL: Final = 1
 _ZSTD_LEVEL: Final = 3
 _BATCH_ROWS: Final = 10_000
+_BATCH_BYTES: Final = 1 << 26
+"""Rows of Parquet are written in groups of so many rows, or of about so many bytes of text."""
+_HINT: Final = "Give all rows values of one type, or give write_parquet a schema."
 _BUFFER_BYTES: Final = 1 << 20
+_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 @dataclass(frozen=True)
@@ -39,16 +42,21 @@ class WrittenFile:
     rows: int
 
 
-def write_rows(kind: str, path: str, rows: Iterable[Any], options: dict[str, Any]) -> WrittenFile:
-    """Write ``rows`` to ``path`` with the writer ``kind``: ``jsonl``, ``parquet`` or ``binary``.
+def write_rows(kind: str, path: str, stream: Iterable[Any], rows: Rows, options: dict[str, Any]) -> WrittenFile:
+    """Write ``stream`` to ``path`` with the writer ``kind``: ``jsonl``, ``parquet`` or ``binary``.
 
     Raises:
-        RowError: A row does not fit into the file.
+        RowError: A row does not fit into the file, and ``rows`` leaves out none, or not one of Parquet.
     """
-    writer = {"jsonl": _write_jsonl, "parquet": _write_parquet, "binary": _write_binary}[kind]
     with atomic_writer(path) as file:
         summed = SummedFile(file)
-        count = writer(summed, path, rows, **options)
+        match kind:
+            case "parquet":
+                count = _write_parquet(summed, path, stream, **options)
+            case "jsonl":
+                count = _write_lines(summed, path, rows.mapped(_json_line, iter(stream)))
+            case _:
+                count = _write_lines(summed, path, rows.mapped(_plain_bytes, iter(stream)))
     return WrittenFile(path, summed.size, summed.crc32, count)
 
 
@@ -73,26 +81,25 @@ class SummedFile(io.RawIOBase):
         return self.size
 
 
-def _write_jsonl(file: SummedFile, path: str, rows: Iterable[Any]) -> int:
+def _write_lines(file: SummedFile, path: str, lines: Iterable[bytes]) -> int:
     count = 0
-    encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
     with _packed(file, path) as packed:
-        for count, row in enumerate(rows, 1):  # noqa: B007
-            try:
-                packed.write(encode(row).encode() + b"\n")
-            except (TypeError, ValueError, RecursionError) as error:  # an object, a cycle, half of a character
-                raise RowError(f"A row has no JSON form: {single_line(error)}: {truncated_repr(row)}.") from error
+        for count, line in enumerate(lines, 1):  # noqa: B007
+            packed.write(line)
     return count
 
 
-def _write_binary(file: SummedFile, path: str, rows: Iterable[Any]) -> int:
-    count = 0
-    with _packed(file, path) as packed:
-        for count, row in enumerate(rows, 1):  # noqa: B007
-            if not isinstance(row, (bytes, bytearray, memoryview)):
-                raise RowError(f"write_binary got a {type(row).__name__}: give bytes.")
-            packed.write(row)
-    return count
+def _json_line(row: Any) -> bytes:
+    try:
+        return _encode(row).encode() + b"\n"
+    except (TypeError, ValueError, RecursionError) as error:  # an object, a cycle, half of a character
+        raise RowError(f"A row has no JSON form: {single_line(error)}: {truncated_repr(row)}.") from error
+
+
+def _plain_bytes(row: Any) -> Any:
+    if not isinstance(row, (bytes, bytearray, memoryview)):
+        raise RowError(f"write_binary got a {type(row).__name__}: give bytes.")
+    return row
 
 
 @contextmanager
@@ -120,60 +127,98 @@ def _gzip_into(file: Any) -> Any:
     return igzip.IGzipFile(filename="", mode="wb", fileobj=file, mtime=0, compresslevel=_GZIP_LEVEL)
 
 
-def _write_parquet(file: SummedFile, path: str, rows: Iterable[Any], schema: Any = None) -> int:
+def _write_parquet(file: SummedFile, path: str, stream: Iterable[Any], schema: Any = None) -> int:
     import pyarrow as pa
     from pyarrow import parquet
 
-    stream = iter(rows)
-    first = list(itertools.islice(stream, _BATCH_ROWS))
     count = 0
     with ExitStack() as stack:
-        batches = itertools.chain([first], iter(lambda: list(itertools.islice(stream, _BATCH_ROWS)), []))
         writer: Any = None
-        for batch in batches:
-            try:
-                table = _table(batch, schema, count)
-            except pa.ArrowException as error:
-                raise RowError(
-                    f"Rows {count + 1:,} and following do not fit into Parquet: {single_line(error)}."
-                ) from error
+        for batch in _batches(stream):
+            place = f"{path} rows {count + 1:,} and following: "
+            table = _table(batch, schema, place)
             if writer is None:
                 schema = table.schema
                 sink = pa.PythonFile(file, mode="w")
                 writer = stack.enter_context(parquet.ParquetWriter(sink, schema, compression="zstd"))
-            writer.write_table(table)
-            count += len(batch)
+            elif table.schema != schema:
+                raise RowError(f"{place}the record batch has another schema: {single_line(table.schema)}.")
+            try:
+                writer.write_table(table)
+            except pa.ArrowException as error:  # None in a column of a schema that allows none
+                raise RowError(f"{place}{single_line(error).rstrip('.')}.") from error
+            count += table.num_rows
     return count
 
 
-def _table(batch: list[Any], schema: Any, before: int) -> Any:
+def _batches(stream: Iterable[Any]) -> Iterator[Any]:
+    """Yield record batches as they are, and other rows in lists; one empty list if there is none."""
+    batch: list[Any] = []
+    size, is_first = 0, True
+    for row in stream:
+        if not isinstance(row, dict):
+            if not hasattr(row, "num_rows") or batch:
+                raise RowError(f"write_parquet got a {type(row).__name__}: give dicts, or only record batches.")
+            yield row
+            is_first = False
+            continue
+        batch.append(row)
+        size += sum(len(value) for value in row.values() if isinstance(value, (str, bytes, list)))
+        if len(batch) == _BATCH_ROWS or size > _BATCH_BYTES:
+            yield batch
+            batch, size, is_first = [], 0, False
+    if batch or is_first:
+        yield batch
+
+
+def _table(batch: Any, schema: Any, place: str) -> Any:
     """Return the rows as a table of ``schema``, which no column may silently leave or change."""
     import pyarrow as pa
 
-    if batch and not isinstance(batch[0], dict):
-        if isinstance(batch[0], pa.RecordBatch):
-            return pa.Table.from_batches(batch)
-        raise RowError(f"write_parquet got a {type(batch[0]).__name__}: give dicts or record batches.")
-    names = {name for row in batch for name in row}
-    if schema is None:
-        return pa.Table.from_pylist(batch, pa.schema([])) if not batch else _inferred(batch)
-    if unknown := sorted(names - set(schema.names)):
-        raise RowError(
-            f"Rows {before + 1:,} and following have the column {unknown[0]!r}, which earlier rows have not: give all "
-            "rows the same columns, or write_parquet a schema."
-        )
-    return pa.Table.from_pylist(batch, schema)
+    if not isinstance(batch, list):
+        return batch if isinstance(batch, pa.Table) else pa.Table.from_batches([batch])
+    names = list(dict.fromkeys(name for row in batch for name in row))
+    if bad := [name for name in names if not isinstance(name, str)]:
+        raise RowError(f"{place}they have the column {truncated_repr(bad[0])}: names are texts.")
+    if batch and not names:
+        raise RowError(f"{place}they have no column, which Parquet cannot hold.")
+    kinds = dict.fromkeys(names) if schema is None else {field.name: field.type for field in schema}
+    if unknown := [name for name in names if name not in kinds]:
+        raise RowError(f"{place}they have the column {unknown[0]!r}, and earlier rows or the schema have not. {_HINT}")
+    arrays = [_array(name, kind, [row.get(name) for row in batch], place) for name, kind in kinds.items()]
+    if schema is not None:
+        return pa.Table.from_arrays(arrays, schema=schema)
+    return pa.Table.from_arrays(arrays, names=list(kinds))
 
 
-def _inferred(batch: list[Any]) -> Any:
+def _array(name: str, kind: Any, values: list[Any], place: str) -> Any:
     import pyarrow as pa
 
-    ordered = dict.fromkeys(name for row in batch for name in row)
-    columns = {name: [row.get(name) for row in batch] for name in ordered}
-    arrays = {}
-    for name, values in columns.items():
-        try:
-            arrays[name] = pa.array(values)
-        except pa.ArrowException as error:
-            raise RowError(f"Column {name!r} has values of several types: {single_line(error)}.") from error
-    return pa.table(arrays)
+    try:
+        array = pa.array(values, kind)
+        lost = None if kind is None or not pa.types.is_nested(kind) else _lost_field(pa.array(values).type, kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        earlier = "" if kind is None else f", and is {kind} in earlier rows or the schema"
+        raise RowError(
+            f"{place}the column {name!r} does not fit{earlier}: {single_line(error).rstrip('.')}. {_HINT}"
+        ) from error
+    if lost is not None:
+        raise RowError(
+            f"{place}the column {name!r} has the field {lost!r}, and earlier rows or the schema have not. {_HINT}"
+        )
+    return array
+
+
+def _lost_field(found: Any, kind: Any) -> str | None:
+    """Return a field of the type ``found`` that a conversion to ``kind`` leaves out without a word."""
+    import pyarrow as pa
+
+    if pa.types.is_struct(found) and pa.types.is_struct(kind):
+        for field in found:
+            if kind.get_field_index(field.name) < 0:
+                return str(field.name)
+            if (lost := _lost_field(field.type, kind.field(field.name).type)) is not None:
+                return lost
+    if pa.types.is_list(found) and hasattr(kind, "value_type"):
+        return _lost_field(found.value_type, kind.value_type)
+    return None
