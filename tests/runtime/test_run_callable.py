@@ -16,7 +16,7 @@ import pytest
 from tests.runtime.dag_files import MARKER, REPOSITORY, call_to, load_dag_file, result_of, run
 from tests.serialization.callable_parts import Holder, Point, doubled, fails, far, returns
 from tradewind.serialization.errors import SpecError
-from tradewind.serialization.shipping import CALL_VARIABLE, MAX_ENV_VALUE_BYTES, call_runtime_env, ship_tradewind
+from tradewind.serialization.shipping import CALL_VARIABLE, MAX_ENV_VALUE_BYTES, call_runtime_env
 
 # ---- functions of importable modules
 
@@ -124,13 +124,6 @@ def test_result_has_its_own_line_after_partial_output(tmp_path: Path) -> None:
         assert log.read_text() == f"half\n{MARKER}1\n"
 
 
-def test_missing_call_is_reported() -> None:
-    env = {name: value for name, value in os.environ.items() if name != CALL_VARIABLE}
-    command = [sys.executable, "-m", "tradewind.runtime.run_callable"]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr.startswith("SpecError: TRADEWIND_CALL names no call")) == (1, True)
-
-
 # ---- packages of a job
 
 
@@ -145,11 +138,6 @@ def test_small_call_is_variable_and_large_call_temporary_package() -> None:
         assert (first, Path(module, "call.json").is_file()) == ("s3://x/y.zip", True)
     assert not Path(module).exists()
     assert base == {"env_vars": {"A": "1"}, "py_modules": ["s3://x/y.zip"], "pip": ["numpy"]}
-
-
-def test_runtime_env_includes_tradewind() -> None:
-    (module,) = ship_tradewind({})["py_modules"]
-    assert Path(module, "runtime", "run_callable.py").is_file()
 
 
 def test_job_programs_import_only_standard_library() -> None:
