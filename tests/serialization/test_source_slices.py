@@ -258,11 +258,101 @@ def values():
     ]
 """
 
+CHANGED = """
+import enum, functools, itertools, numpy
+from collections import defaultdict
+from dataclasses import dataclass
+from types import SimpleNamespace
+from values_of_dag import VALUES
+from airflow.sdk import DAG, task
+MODELS = {}
+def register(name):
+    def decorate(definition):
+        MODELS[name] = definition
+        return definition
+    return decorate
+@register("one")
+def one(): return 1
+@register("two")
+class Two:
+    size = 2
+Two.depth = 3
+setattr(Two, "heads", 4)
+Two.name = lambda self: "two"
+CONFIG = {"lr": 1, "old": 0}
+CONFIG["lr"] = 2
+CONFIG.update(lr=3)
+del CONFIG["old"]
+ALIAS = CONFIG
+ALIAS["alias"] = 3
+for name in ("a", "b"):
+    CONFIG[name] = len(CONFIG)
+with DAG("changed"):
+    CONFIG["block"] = 1
+try:
+    CONFIG["tried"] = CONFIG["absent"]
+except KeyError:
+    CONFIG["tried"] = 0
+def tune(config, **values):
+    inner = config.setdefault("inner", {})
+    inner.update(values)
+tune(CONFIG, lr=3)
+RUNS = [{"seed": 0}, {"seed": 0}]
+for number, run in enumerate(RUNS):
+    run["seed"] = number
+GROUPS = defaultdict(list)
+GROUPS["a"].append(1)
+SIZES = [3, 1, 0.0]
+SIZES.sort()
+SIZES[0] = -0.0
+[SIZES.append(n) for n in range(2)]
+FROM_MODULE = {}
+FROM_MODULE.update(values=VALUES)
+SET = {1, 2}
+set.add(SET, 3)
+COUNT = 0
+def count():
+    global COUNT
+    COUNT += 1
+count()
+COUNTER = itertools.count()
+next(COUNTER)
+@dataclass
+class Settings:
+    lr: int = 1
+SETTINGS, SPACE = Settings(), SimpleNamespace(a=[])
+SETTINGS.lr = 5
+SPACE.a.append(1)
+class Hidden:
+    def __getstate__(self): return None
+HIDDEN = Hidden()
+HIDDEN.a = 1
+class Kind(enum.Enum):
+    A = 1
+Kind.A.label = "a"
+ARRAYS = [numpy.zeros(4)]
+ARRAYS[0] = ARRAYS[0].reshape(2, 2)
+def kept(found=[]):
+    found.append(1)
+    return len(found)
+kept()
+kept.limit = 9
+@task
+def values():
+    return [
+        MODELS["one"](), MODELS["two"].size, Two.depth, Two.heads, Two().name(), CONFIG, RUNS, GROUPS, str(SIZES),
+        sorted(SET), FROM_MODULE, COUNT, next(COUNTER), SETTINGS.lr, SPACE.a, HIDDEN.a, Kind.A.label, str(ARRAYS),
+        kept(), kept.limit,
+    ]
+"""
 
-def test_names_have_the_values_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+
+@pytest.mark.parametrize("text", [REPRODUCED, CHANGED])
+def test_names_have_the_values_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     (tmp_path / "values_of_dag.py").write_text("VALUES = [0]\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    module = load_dag_file(tmp_path, REPRODUCED)
+    monkeypatch.delitem(sys.modules, "values_of_dag", raising=False)
+    module = load_dag_file(tmp_path, text)
     call = call_to(module.values.function, code=CodeFolder(tmp_path))
     assert result_of(call, tmp_path) == module.values.function()
 
@@ -270,45 +360,32 @@ def test_names_have_the_values_of_the_file(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("text", "name", "line"),
     [
-        ("C = {}\nC['x'] = 2", "C", 2),
-        ("C = []\nfor n in range(3):\n    C.append(n)", "C", 3),
-        ("C = {}\nwith DAG('d'):\n    C['x'] = 1", "C", 3),
-        ("C = {'x': 1}\ndel C['x']", "C", 2),
         ("C = 1\ndel C", "C", 2),
-        ("C = [0.0]\nC[0] = -0.0", "C", 2),
-        ("C = [1]\nC[0] = True", "C", 2),
-        ("class C:\n    a = 1\ndef widen(m):\n    m.b = 2\nwiden(C)", "C", 5),
-        ("class C:\n    f = lambda self: 1\nC.f = lambda self: 2", "C", 3),
+        ("C = [{}]\n@task\ndef run(c): ...\nfor cfg in C:\n    cfg['seed'] = 1\n    run(cfg)", "C", 4),
+        ("C = []\n@task\ndef run(): ...\ndef make():\n    run()\n    C.append(1)\nmake()", "C", 6),
+        ("C = {}\ndef register(f):\n    C[f.__name__] = f\n    return f\n@register\n@task\ndef g(): ...", "C", 3),
+        ("import os\nC = {}\nif os.environ['C']:\n    C['x'] = 1", "C", 4),
+        ("from pathlib import Path\nC = {}\nfor file in Path('/etc').glob('h*'):\n    C[file.name] = 1", "C", 4),
+        ("C = {}\ntry:\n    import airflow\n    C['x'] = 1\nexcept ImportError: ...", "C", 4),
+        ("import uuid\nC = {}\nC['x'] = uuid.uuid4()", "C", 3),
+        ("C = []\nNAMES = {'a', 'b'}\nfor name in NAMES:\n    C.append(name)", "C", 4),
+        ("C = {}; C['x'] = 1", "C", 1),
+        ("C = \\\n[]; C.append(1)", "C", 2),
+        ("C = {}\nwith DAG('d'): C['x'] = 1", "C", 2),
+        ("from values_of_dag import D\nC = {}\nC['d'] = D\nC['d']['e']['x'] = 1\nC['y'] = 2", "C", 3),
         ("class C:\n    f = property(lambda self: 1)\nC.f = property(lambda self: 2)", "C", 3),
-        ("class C:\n    a = 1\nprint(C)\nsetattr(C, 'heads', 4)", "C", 4),
         ("class C:\n    subs = []\n    def __init_subclass__(cls): C.subs.append(1)\nclass D(C): ...", "C", 1),
-        ("import enum\nclass C(enum.Enum):\n    A = 1\n    def __init__(self, n): self.n = n\nC.A.n = 2", "C", 5),
-        ("class E(int):\n    def __eq__(self, other): return True\nC = [E(1)]\nC[0] = E(2)", "C", 4),
-        ("class E:\n    def __getstate__(self): return None\nC = E()\nC.a = 1", "C", 4),
         ("class M:\n    def __init__(self): self.a = 0\n    def go(self): self.a = 1\nC = M()\nC.go()", "C", 5),
-        ("C = [{'seed': 0}]\nfor run in C:\n    run['seed'] = 1", "C", 2),
         ("import random\nC = [*range(50)]\nrandom.Random(0).shuffle(C)", "C", 3),
         ("import random\nC = random.Random(1)\nC.random()", "C", 3),
         ("import random\nrandom.seed(1)\nC = random.random()", "random", 2),
         ("import numpy\nnumpy.random.seed(1)\nC = numpy.random.rand()", "numpy", 2),
         ("import numpy\nC = numpy.zeros(2)\nnumpy.put(C, 0, 1)", "C", 3),
-        ("import numpy\nC = [numpy.zeros(4)]\nC[0] = C[0].reshape(2, 2)", "C", 3),
-        ("C = {}\ndef register(f):\n    C[f.__name__] = f\n    return f\n@register\ndef g(): ...", "C", 3),
         ("C = {}\nC['x'] = Variable", "C", 2),
-        ("C = 0\ndef count():\n    global C\n    C += 1\ncount()", "C", 4),
         ("C = 1\nglobals()['C'] = 2", "C", 1),
-        ("C = {}\nD = C\nD['x'] = 1", "C", 2),
         ("C = {}\ng = lambda: C.update(x=1)\ng()", "C", 2),
-        ("C = []\nD = [C.append(n) for n in range(3)]", "C", 2),
-        ("from types import SimpleNamespace\nC = SimpleNamespace(a=[])\nvars(C)['a'] = [1]", "C", 3),
-        ("C = {1, 2}\nset.add(C, 3)", "C", 2),
-        ("C = {}\ntry:\n    C['x'] = 1\nexcept KeyError: ...", "C", 3),
-        ("def C(a=[]): a.append(1)\nC()", "C", 2),
-        ("def C(): ...\nC.n = 1", "C", 2),
-        ("def C(): return 1\ndef g(): return 2\nC.__code__ = g.__code__", "C", 3),
         ("def make(n=0):\n    def inc():\n        nonlocal n\n        n += 1\n    return inc\nC = make()\nC()", "C", 7),
         ("C = (n for n in range(3))\nD = list(C)", "C", 2),
-        ("import itertools\nC = itertools.count()\nnext(C)", "C", 3),
         ("C = map(str, [1, 2])\nfor n in C: break", "C", 2),
         ("C = open('/dev/null')\nC.read()", "C", 2),
         ("import threading\nC = [threading.Lock()]\ndef hold(lock): lock.acquire()\nhold(C[0])", "C", 4),

@@ -5,9 +5,9 @@ imports, constants, helper functions and classes that the function uses travel w
 names. Airflow's decorators (``@task.ray``) are omitted. A function that uses anything of Airflow's, or a variable of an
 enclosing function, is refused by name. Lines keep their numbers, so tracebacks match the real file.
 
-Statements that only change a value (``CONFIG["lr"] = 2``) do not travel. Instead the slice is run here, apart from the
-file, and a name that gets another value than it has in the file is refused. An object that the file shares with other
-modules is the same in both, so a statement that changes it is refused instead.
+The slice is run here, apart from the file. If a name gets another value than it has in the file, the statements that
+change it (``CONFIG["lr"] = 2``) travel too; a name that even these do not make the same is refused. An object that the
+file shares with other modules is the same in both, so a statement that changes it is refused instead.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tradewind.serialization.file_statements import (
     names_in,
     top_level,
 )
-from tradewind.serialization.value_checks import refuse_other_values
+from tradewind.serialization.value_checks import changes_of, other_values
 
 
 @dataclass(frozen=True)
@@ -123,12 +123,21 @@ def source_of(function: types.FunctionType, shown_file: str) -> FunctionSource:
     try:
         file = FileStatements("".join(lines))
         slicer = _Slicer(file, what)
-        statements = slicer.slice(function.__name__, function.__code__.co_firstlineno)
-        source = slicer.source(statements, function.__name__, shown_file)
+        changes: list[ast.stmt] = []
+        errors: dict[str, SpecError] = {}
+        while True:
+            statements = slicer.slice(function.__name__, function.__code__.co_firstlineno, changes)
+            source = slicer.source(statements, function.__name__, shown_file)
+            others = other_values(file, what, statements, function, changes, errors.keys())
+            if not others:
+                return source
+            errors = {**others, **errors}
+            new = [each for each in changes_of(file, others, statements) if slicer.has_own_lines(each)]
+            if not new:
+                raise errors[next(iter(others))]
+            changes += new
     except RecursionError:
         raise SpecError(f"{what} cannot travel: an expression of its file is nested too deeply.") from None
-    refuse_other_values(file, what, statements, function)
-    return source
 
 
 class _Slicer:
@@ -138,12 +147,12 @@ class _Slicer:
         self.file = file
         self.what = what
 
-    def slice(self, name: str, line: int) -> list[ast.stmt]:
-        """Return the needed statements in the order of the file."""
+    def slice(self, name: str, line: int, changes: Iterable[ast.stmt]) -> list[ast.stmt]:
+        """Return the needed statements, and with them ``changes``, in the order of the file."""
         start = self._find(name, line)
         found: dict[int, ast.stmt] = {}
         seen: set[str] = set()
-        pending = [start]
+        pending = [start, *changes]
         while pending:
             statement = pending.pop()
             if id(statement) not in found:
@@ -158,6 +167,14 @@ class _Slicer:
     def source(self, statements: list[ast.stmt], name: str, shown_file: str) -> FunctionSource:
         pieces = dict.fromkeys(self._piece(statement) for statement in statements)
         return FunctionSource(name, shown_file, list(pieces), self._imports(statements))
+
+    def has_own_lines(self, statement: ast.stmt) -> bool:
+        """Whether the lines of the statement hold no other one, which would travel with it."""
+        try:
+            parsed = _parsed(*self._piece(statement))
+        except SyntaxError:
+            return False
+        return [*map(ast.dump, parsed)] == [ast.dump(self.file.without_airflow(statement))]
 
     def _find(self, name: str, line: int) -> ast.stmt:
         for node in ast.walk(self.file.tree):

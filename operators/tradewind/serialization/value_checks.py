@@ -1,4 +1,4 @@
-"""Refuse a function of a DAG file if what travels with it gives a name another value than it has there.
+"""Find names of a DAG file to which the statements that travel with a function give another value than they have there.
 
 The statements run here, apart from the file, and the values are compared. A value that cannot be compared is refused if
 the file mentions it elsewhere; an object that the file shares with other modules, if another statement changes it.
@@ -9,10 +9,11 @@ from __future__ import annotations
 import ast
 import builtins
 import contextlib
+import functools
 import inspect
 import sys
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from tradewind.serialization.errors import SpecError
@@ -24,6 +25,7 @@ from tradewind.serialization.file_statements import (
     imported_by,
     names_in,
     texts_in,
+    top_level,
     words_in,
 )
 from tradewind.serialization.value_comparison import DEFINED, Pairs, Verdict, compare, is_fixed
@@ -35,6 +37,15 @@ _CHANGING_METHODS: Final = frozenset({
     "update",
 })  # fmt: skip
 _CLOCKS: Final = frozenset({"ctime", "gmtime", "localtime", "now", "strftime", "time", "time_ns", "today", "utcnow"})
+_PURE_MODULES: Final = frozenset({
+    "abc", "collections", "copy", "dataclasses", "datetime", "enum", "functools", "itertools", "json", "math",
+    "operator", "pathlib", "re", "string", "textwrap", "types", "typing",
+})  # fmt: skip
+_IMPURE: Final = _CLOCKS | {
+    "__import__", "absolute", "cwd", "eval", "exec", "exists", "expanduser", "glob", "hash", "home", "id", "input",
+    "is_dir", "is_file", "iterdir", "mkdir", "open", "resolve", "rglob", "stat", "touch", "unlink", "walk",
+    "read_bytes", "read_text", "write_bytes", "write_text",
+}  # fmt: skip
 _MISSING: Final = object()
 
 
@@ -52,21 +63,31 @@ class _Change(NamedTuple):
     line: int
 
 
-def refuse_other_values(
-    file: FileStatements, what: str, statements: Sequence[ast.stmt], function: types.FunctionType
-) -> None:
-    """Refuse the slice ``statements`` if it gives a name another value than it has in the file.
+def other_values(
+    file: FileStatements,
+    what: str,
+    statements: Sequence[ast.stmt],
+    function: types.FunctionType,
+    changes: Sequence[ast.stmt],
+    changed: Collection[str],
+) -> dict[str, SpecError]:
+    """Return the names to which the slice ``statements`` gives another value than they have in the file.
+
+    The ``changes`` are in the slice since they change the names in ``changed``, which must then have the same value.
 
     Raises:
-        SpecError: It does, or may do so; the message has the name and the line.
+        SpecError: Another statement may change a value; the message has the name and the line.
     """
+    others: dict[str, SpecError] = {}
     actual = {**function.__globals__, function.__name__: function}
     module, elsewhere = function.__module__, _statements_elsewhere(file, statements)
-    changes = list(_changes_in(elsewhere, file.bindings))
-    names = [node for each in elsewhere for node in ast.walk(each) if isinstance(node, ast.Name)]
+    found = list(_changes_in(elsewhere, file.bindings))
+    names = ((node.id, node.lineno) for each in elsewhere for node in ast.walk(each) if isinstance(node, ast.Name))
+    mentions = dict(sorted(names, reverse=True))  # the first line of each
+    places = dict(sorted(((name, each.line) for each in found for name in names_in(each.place)), reverse=True))
     imported = {name for each in statements for node in ast.walk(each) for name in imported_by(node)}
     shared = {id(sys.modules[name]): name for name in imported & sys.modules.keys()}
-    one, two, known = _SliceRun(file, actual, statements), None, Pairs()
+    one, two, known = _SliceRun(file, actual, statements, changes), None, Pairs()
     lines = {name: each.lineno for each in statements for name in file.names_of(each).bound if not file.is_task(each)}
     for name, line in {**lines, function.__name__: function.__code__.co_firstlineno}.items():
         value, given = actual.get(name, _MISSING), one.value_of(name)
@@ -75,20 +96,33 @@ def refuse_other_values(
         verdict, same = (
             (Verdict.UNKNOWN, [value]) if name in one.failed else compare(value, given, given, module, known)
         )
-        if verdict is Verdict.OTHER:
-            two = two or _SliceRun(file, actual, statements)
+        if verdict is Verdict.OTHER and name not in changed:
+            two = two or _SliceRun(file, actual, statements, changes)
             verdict, same = compare(value, given, two.value_of(name), module, known)
         shared.update((id(each), name) for each in same if not is_fixed(each))
-        mentions = [node.lineno for node in names if node.id == name]
-        if verdict is Verdict.OTHER and not _reads_clock(file, name):
-            found = [each.line for each in changes if name in names_in(each.place)] or mentions
-            hint = f" (line {min(found)} may change it)" if found else ""
-            raise SpecError(
-                f"{what} uses {name!r}, which has another value in the DAG file than line {line} gives it{hint}: set "
-                "its value where it is defined, or pass it as an argument."
+        is_other = verdict is Verdict.OTHER and not _reads_clock(file, name)
+        if is_other or (verdict is not Verdict.SAME and name in changed):
+            at = places.get(name) or mentions.get(name)
+            hint = f" (line {at} may change it)" if at else ""
+            others[name] = SpecError(
+                f"{what} uses {name!r}, which has another value in the DAG file than line {line} gives it{hint}: build "
+                "it in one expression or in a function, or pass it as an argument."
             )
-        if verdict is not Verdict.SAME and mentions and not isinstance(value, DEFINED) and not is_fixed(value):
-            raise _refusal(what, name, min(mentions))
+        elif verdict is not Verdict.SAME and name in mentions and not _is_constant(value):
+            raise _refusal(what, name, mentions[name])
+    if not others:
+        _refuse_changes_of(shared, found, what, statements, actual)
+    return others
+
+
+def _refuse_changes_of(
+    shared: Mapping[int, str],
+    changes: Iterable[_Change],
+    what: str,
+    statements: Sequence[ast.stmt],
+    actual: dict[str, Any],
+) -> None:
+    """Refuse a change of an object that the file shares with other modules."""
     nodes = (node for each in statements for node in ast.walk(each) if isinstance(node, ast.Attribute))
     used = set[str]().union(map(ast.unparse, nodes), *map(texts_in, statements))
     for change in changes:
@@ -97,6 +131,58 @@ def refuse_other_values(
             is_changed = owner is owners[-1] or not isinstance(owner, types.ModuleType) or used >= change.parts
             if id(owner) in shared and is_changed:
                 raise _refusal(what, shared[id(owner)], change.line)
+
+
+def changes_of(file: FileStatements, names: Iterable[str], statements: Sequence[ast.stmt]) -> list[ast.stmt]:
+    """Return the statements elsewhere that change the names or what such a change uses, of those that can travel."""
+    inside = {id(each) for statement in statements for each in ast.walk(statement)}
+    outside = [(each, _names_changed(file, each)) for each in file.statements if id(each) not in inside]
+    reached_by = functools.cache(file.reached)
+    reached = [(each, set[str]().union(*map(reached_by, roots | used))) for each, (roots, used) in outside]
+    found, needed = dict[int, ast.stmt](), {*names}
+    while new := [each for each, changed in reached if id(each) not in found and not needed.isdisjoint(changed)]:
+        found.update((id(each), each) for each in new)
+        needed = needed.union(*(file.names_of(each).used for each in new))
+    return [each for each in found.values() if _can_travel(file, each, reached_by)]
+
+
+def _can_travel(file: FileStatements, statement: ast.stmt, reached_by: Callable[[str], set[str]]) -> bool:
+    """Whether the change runs no task, needs no Airflow, and gives the same on each machine."""
+    bare = file.without_airflow(statement)
+    used = file.names_of(bare).used
+    reached = (each for name in used for other in reached_by(name) for each in file.bindings.get(other, ()))
+    if any(map(file.is_task, [statement, *reached])) or any(map(file.needs_airflow, used)):
+        return False
+    return all(_is_pure(file, each) for each in (*_ran_by(file, [statement]), *decorators_of(bare)))
+
+
+def _is_pure(file: FileStatements, node: ast.AST) -> bool:
+    """Whether the node uses the file's values, data of other modules, and functions of pure modules only."""
+    nodes = list(ast.walk(node))
+    called = {name for each in nodes if isinstance(each, ast.Call) for name in names_in(each.func)}
+    imports = [(name, each) for name in names_in(node) for each in file.bindings.get(name, ())]
+    for name, statement in [*imports, *((None, each) for each in nodes)]:
+        for module in {each.partition(".")[0] for each in imported_by(statement)} - _PURE_MODULES:
+            if name is None or name in called or module in sys.stdlib_module_names:
+                return False
+    loops = [each.iter for each in nodes if isinstance(each, (ast.For, ast.comprehension))]
+    values = [
+        getattr(each, "value", each)
+        for loop in loops
+        for name in names_in(loop)
+        for each in file.bindings.get(name, ())
+    ]
+    is_ordered = not any(isinstance(each, (ast.Set, ast.SetComp)) for each in (*loops, *values))
+    return is_ordered and "__name__" not in names_in(node) and _IMPURE.isdisjoint(words_in(node))
+
+
+def _names_changed(file: FileStatements, statement: ast.stmt) -> tuple[set[str], set[str]]:
+    """Return the names by which the statement changes values; and what it uses if it changes parts or local values."""
+    ran = _ran_by(file, list(top_level([statement])))
+    places = [change.place for change in _changes_in(ran, file.bindings)]
+    own = file.bindings.keys() - (names := file.names_of(statement)).bound
+    is_plain = all(isinstance(place, ast.Name) and place.id in own for place in places)
+    return {name for place in places for name in names_in(place)}, set() if is_plain else names.used
 
 
 def _refusal(what: str, name: str, line: int) -> SpecError:
@@ -109,29 +195,48 @@ def _refusal(what: str, name: str, line: int) -> SpecError:
 class _SliceRun:
     """What names get when the statements run apart from the file; those of a statement that fails are ``failed``."""
 
-    def __init__(self, file: FileStatements, actual: dict[str, Any], statements: Sequence[ast.stmt]) -> None:
+    def __init__(
+        self, file: FileStatements, actual: dict[str, Any], statements: Sequence[ast.stmt], changes: Sequence[ast.stmt]
+    ) -> None:
         self.failed: set[str] = set()
+        travelling, given = {*map(id, changes)}, dict[str, set[str]]()
+        reached = functools.cache(file.reached)
         self._values: dict[str, Any] = {"__name__": actual.get("__name__"), "__doc__": None}
         for statement in statements:
-            running = [] if isinstance(statement, DEFINITIONS) else [statement]
-            roots = {name for change in _changes_in(running) for name in names_in(change.place)}
+            names = file.names_of(statement)
+            if is_change := not travelling.isdisjoint(map(id, top_level([statement]))):
+                roots, of_parts = _names_changed(file, statement)
+                given.update((root, given.get(root, set()) | names.used) for root in roots)
+                if of_parts:
+                    uses = set[str]().union(*map(reached, names.used))
+                    uses = uses.union(*(reached(name) for each in uses for name in given.get(each, ())))
+                    roots |= {each for each in uses if not _is_constant(actual.get(each))}
+            else:
+                running = [] if isinstance(statement, DEFINITIONS) else [statement]
+                roots = {name for change in _changes_in(running) for name in names_in(change.place)}
             try:
-                if any(self.value_of(root) is actual.get(root) for root in roots):
+                if any(self.value_of(root) is actual.get(root) and not is_fixed(actual[root]) for root in roots):
                     raise ValueError  # it would change another module's object once more
                 exec(code_of(file.without_airflow(statement), "<slice>"), self._values)
             except (Exception, SystemExit):  # the cluster reports it
-                self.failed |= file.names_of(statement).bound
+                self.failed |= names.bound | (names.used if is_change else set())
 
     def value_of(self, name: str) -> Any:
         return self._values.get(name, _MISSING)
 
 
 def _statements_elsewhere(file: FileStatements, statements: Sequence[ast.stmt]) -> list[ast.stmt]:
-    """Return what runs when the file is loaded but not with ``statements``, and the definitions that this calls."""
+    """Return what runs when the file is loaded but not with ``statements``."""
     inside = {id(each) for statement in statements for each in ast.walk(statement)}
-    outside = [each for each in file.statements if id(each) not in inside]
-    found = [each for each in outside if not isinstance(each, (*DEFINITIONS, ast.With))]
-    called = [decorator for each in outside for decorator in decorators_of(file.without_airflow(each))]
+    return _ran_by(file, [each for each in file.statements if id(each) not in inside])
+
+
+def _ran_by(file: FileStatements, statements: Sequence[ast.stmt]) -> list[ast.stmt]:
+    """Return what runs of the statements, and the definitions that this calls; not what ``with`` blocks hold."""
+    found = [each for each in statements if not isinstance(each, (*DEFINITIONS, ast.With))]
+    bodies = [inner for each in statements if isinstance(each, ast.ClassDef) for inner in each.body]
+    found += [each for each in bodies if not isinstance(each, DEFINITIONS)]
+    called = [decorator for each in statements for decorator in decorators_of(file.without_airflow(each))]
     called += [node.func for each in found for node in ast.walk(each) if isinstance(node, ast.Call)]
     names: set[str] = set()
     while new := {name for each in called for name in names_in(each)} - names:
@@ -175,6 +280,10 @@ def _changed_by(node: ast.AST) -> ast.expr | None:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
         return node.args[0] if node.func.id in ("setattr", "delattr", "next") else None
     return None
+
+
+def _is_constant(value: Any) -> bool:
+    return is_fixed(value) or isinstance(value, DEFINED)
 
 
 def _objects(place: ast.expr, actual: dict[str, Any]) -> list[Any]:
