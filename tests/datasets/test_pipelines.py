@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import json
+import re
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tradewind.datasets import Backend, Dataset, ShardInfo
+from tradewind.datasets import Backend, Dataset, PipelineError, ShardInfo, counters
 
 Shards = list[list[Any]]
 
@@ -102,8 +107,8 @@ TO_ONE = {
 STEPS = {**IN_SHARDS, **TO_ONE}
 
 
-def split(rows: Iterator[int], shard: ShardInfo) -> Iterator[int]:
-    return itertools.chain.from_iterable(rows)  # type: ignore[arg-type]
+def split(rows: Iterator[list[Any]], _: ShardInfo) -> Iterator[Any]:
+    return itertools.chain.from_iterable(rows)
 
 
 @given(
@@ -115,3 +120,266 @@ def test_chains_give_what_the_same_gives_on_lists(shards: Shards, names: list[st
     for name in names:
         data, shards = STEPS[name].of(data), STEPS[name].oracle(shards)
     assert run(data) == flat(shards)
+
+
+def of(*shards: list[Any]) -> Dataset[Any]:
+    return Dataset.from_list(shards).map_shard(split)
+
+
+@pytest.mark.parametrize("name", ["data-{shard:03d}-of-{total}.jsonl.gz", "{basename}.jsonl.zst", "{shard}.parquet"])
+def test_same_bytes_are_written_by_each_run_and_backend(tmp_path: Path, name: str) -> None:
+    rows = of(*([{"id": number % 97, "shard": shard} for number in range(500)] for shard in range(3)))
+    found = []
+    for folder, kind in enumerate(["sync", "sync", "threadpool", "threadpool"]):
+        data, pattern = rows.deduplicate(lambda row: row["id"], 4), f"{tmp_path}/{folder}/{name}"
+        paths = run(data.write_parquet(pattern) if name.endswith("t") else data.write_jsonl(pattern), kind=kind)
+        found.append([(Path(path).name, Path(path).read_bytes()) for path in paths])
+        assert len(found[-1]) == 4
+    assert found.count(found[0]) == 4
+
+
+def test_pipeline_goes_on_from_files_it_wrote_in_bucket(gs_folder: str) -> None:
+    written = of([{"a": 2}, {"a": 1}], [{"a": 2}]).write_jsonl(f"{gs_folder}//one-{{shard}}.jsonl.gz")
+    data = written.load_jsonl(include_file_paths=True).deduplicate(lambda row: row["a"], 1)
+    assert run(data) == [
+        {"a": 1, "file_path": f"{gs_folder}/one-0.jsonl.gz"},
+        {"a": 2, "file_path": f"{gs_folder}/one-0.jsonl.gz"},
+    ]
+    assert run(Dataset.from_files(f"{gs_folder}/one-{{0,1}}.jsonl.*").load_file(["a"]).count()) == [3]
+
+
+def fits(total: int, row: int) -> tuple[bool, int]:
+    return total + row <= 10, total + row
+
+
+def test_windows_close_before_row_that_does_not_join() -> None:
+    assert run(of([4, 6, 1, 20, 3, 7, 1], []).window_by(fits, 0)) == [[4, 6], [1], [20], [3, 7], [1]]
+    assert run(of([1, 2, 3], [4]).window(2)) == [[1, 2], [3], [4]]
+
+
+LEFT = [("a", 1), ("b", 2), ("b", 3), ("d", 4)]
+RIGHT = [("b", "x"), ("b", "y"), ("c", "z"), ("d", "w")]
+PAIRS = [(2, "x"), (2, "y"), (3, "x"), (3, "y"), (4, "w")]
+
+
+def first(row: Any) -> Any:
+    return row[0]
+
+
+def joined(left: Dataset[Any], right: Dataset[Any], how: str = "inner") -> Dataset[Any]:
+    return left.sorted_merge_join(right, first, first, lambda one, other: (one[1], other and other[1]), how)
+
+
+@pytest.mark.parametrize(
+    "left, right, how, expected",
+    [
+        (LEFT, RIGHT, "inner", PAIRS),
+        (LEFT, RIGHT, "left", [(1, None), *PAIRS]),
+        (LEFT, [], "left", [(number, None) for _, number in LEFT]),
+        ([], RIGHT, "left", []),
+    ],
+)
+def test_join_gives_each_pair_of_rows_with_one_key(left: Any, right: Any, how: str, expected: Any) -> None:
+    assert run(joined(of(left), of(right), how)) == expected
+
+
+def test_join_of_grouped_sets_merges_their_rows() -> None:
+    left = of([{"k": number % 5, "a": number} for number in range(8)])
+    grouped = left.group_by(lambda row: row["k"], reducer=lambda _, rows: rows, num_output_shards=3)
+    right = of([{"k": number, "b": number} for number in range(3)]).deduplicate(lambda row: row["k"], 3)
+    found = run(grouped.sorted_merge_join(right, lambda row: row["k"], lambda row: row["k"], how="left"))
+    assert sorted(found, key=lambda row: row["a"]) == [
+        {"k": number % 5, "a": number, **({"b": number % 5} if number % 5 < 3 else {})} for number in range(8)
+    ]
+
+
+class Strange(Exception):
+    """Has no text, and cannot be pickled."""
+
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__(lambda: first + second)
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def strange(row: Any) -> Any:
+    raise Strange(1, 2)
+
+
+def stopped(row: Any) -> Any:
+    raise StopIteration(row)
+
+
+def halves(row: Any) -> Iterator[Any]:
+    yield row
+    raise StopIteration(row)
+
+
+def broken_json(row: Any) -> Any:
+    return json.loads("{")
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    "data, told",
+    [
+        (
+            Dataset.from_list([1, 0]).map(lambda row: 1 / row),
+            ["ZeroDivisionError", "test_pipelines.py:", "in <lambda>", "the row was 0"],
+        ),
+        (of([1]).map(strange), ["Strange: its text cannot be shown", "in strange"]),
+        (of([1]).map(stopped), ["StopIteration", "in stopped"]),
+        (of([1]).filter(stopped), ["StopIteration", "in stopped"]),
+        (of([1]).flat_map(stopped), ["StopIteration", "in stopped"]),
+        (of([1]).flat_map(halves), ["StopIteration", "in halves"]),
+        (of([1]).window_by(lambda _, row: stopped(row)), ["StopIteration", "in stopped"]),
+        (of([1]).deduplicate(stopped), ["StopIteration", "in stopped"]),
+        (joined(of([1]).map(lambda row: [row, 1]), of([[1]]).map(stopped)), ["StopIteration", "in stopped"]),
+        (of([1]).map(broken_json), ["JSONDecodeError: Expecting property name", "in broken_json"]),
+        (of([1]).map(lambda row: sys.exit("over")), ["SystemExit: over", "the row was [1]"]),
+        (
+            Dataset.from_list([{"a": 1}]).select("a", "b"),
+            ["The row has no column 'b': it has 'a'", "the row was {'a': 1}"],
+        ),
+        (of([1]).select("a"), ["The row has no column 'a': it is 1"]),
+        (of([1]).load_jsonl(), ["A reader got a int, and needs the path of a file."]),
+        (of([[1], "a"]).deduplicate(lambda row: row), ["The key [1] is a list: give strings"]),
+        (of([1, NAN]).deduplicate(lambda row: row), ["The key is NaN", "the row was [1, nan]"]),
+        (of([1, NAN]).deduplicate(lambda row: ("a", row)), ["The key is NaN"]),
+        (of([1]).group_by(first, reducer=total, sort_by=lambda _: NAN), ["'int' object is not subscriptable"]),
+        (of([[1]]).group_by(first, reducer=total, sort_by=lambda _: NAN), ["sort_by returned NaN"]),
+        (of(["a", 1]).deduplicate(lambda row: row, 1), ["cannot be compared", "'str'", "'int'", "such as str(key)"]),
+        (of(["a"], [1]).deduplicate(lambda row: row, 1), ["cannot be compared", "'str'", "'int'", "such as str(key)"]),
+        (of([(row,) for row in ("a", 1)]).group_by(len, reducer=total, sort_by=first), ["cannot be compared", "'int'"]),
+        (of([1]).map(lambda row: lambda: row).reshard(2), ["A row of the type function cannot go to another shard"]),
+        (joined(of([[2], [1]]), of([[1]])), ["the left data set is not sorted by its key: 1 follows 2"]),
+        (joined(of([[1, 1]]), of([[2], [1]])), ["the right data set is not sorted by its key: 1 follows 2"]),
+        (joined(of([["a"]]), of([[1]])), ["keys of both sides cannot be compared", "'str'", "'int'"]),
+    ],
+)
+def test_failing_row_is_told_with_place_and_frame(data: Dataset[Any], told: list[str]) -> None:
+    with pytest.raises(PipelineError) as raised:
+        run(data)
+    assert [part for part in told if part not in str(raised.value)] == []
+    assert str(raised.value).count("\n") <= 2
+
+
+def counted(row: int) -> int:
+    counters.increment("seen")
+    counters.increment("sum", row)
+    return 12 // row
+
+
+@pytest.mark.parametrize("kind", ["sync", "threadpool"])
+def test_counters_are_those_of_all_shards(kind: str) -> None:
+    counters.increment("outside")
+    assert run(of([1, 2], [3, 0], [4]).map(counted), kind=kind, on_error="skip").counters == {"seen": 5, "sum": 10}
+
+
+ROW_BY_ROW: dict[str, Dataset[Any]] = {
+    "map": of([3, 0], [4]).map(lambda row: 12 // row),
+    "filter": of([4, 0], [3]).filter(lambda row: 12 // row),
+    "flat_map": of([4, 0], [3]).flat_map(lambda row: [row for _ in range(12 // row)][:1]),
+    "key": of([4, 0], [3]).group_by(lambda row: 12 // row, reducer=lambda _, rows: sum(rows), num_output_shards=1),
+    "reducer": of([4, 0], [3]).group_by(lambda row: -row, reducer=lambda key, _: 12 // key + 7, num_output_shards=1),
+    "combiner": of([[1, 4], [2, 0]], [[1, 3]]).sorted_merge_join(
+        of([[1], [2]], [[1]]), first, first, lambda row, _: 12 // row[1]
+    ),
+}
+
+
+@pytest.mark.parametrize("on_error", ["skip", "quarantine"])
+@pytest.mark.parametrize("name", ROW_BY_ROW)
+def test_failing_rows_are_left_out_and_counted(name: str, on_error: str) -> None:
+    found = run(ROW_BY_ROW[name], on_error=on_error)
+    assert (sorted(found), found.rejected) == ([3, 4], 1)
+
+
+def test_quarantined_rows_lie_beside_output(tmp_path: Path) -> None:
+    cycle: list[Any] = []
+    cycle.append(cycle)
+    data = Dataset.from_list([{"half": "\ud800"}, {1: {2}}, cycle, {"good": 1}])
+    assert run(data.write_jsonl(f"{tmp_path}/out/{{shard}}.jsonl"), on_error="quarantine").rejected == 3
+    assert [path.read_text() for path in sorted(tmp_path.glob("out/*.jsonl"))] == ["", "", "", '{"good":1}\n']
+    kept = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("out/quarantine/*"))]
+    assert [entry["row"] for entry in kept] == [{"half": "\ud800"}, {"1": "{2}"}, "[[[...]]]"]
+    assert all(entry["place"] == "row 1" and "A row has no JSON form" in entry["error"] for entry in kept)
+
+
+def test_mistake_in_code_is_no_bad_row() -> None:
+    with pytest.raises(PipelineError, match="NameError: name 'missing' is not defined"):
+        run(of([1]).map(lambda row: missing), on_error="skip")  # type: ignore[name-defined] # noqa: F821
+
+
+@pytest.mark.parametrize("catches", [False, True])
+def test_rows_that_cannot_be_read_are_no_error_of_reducer(catches: bool) -> None:
+    """With ``on_error="skip"``, the rest of the shard would be lost without a word."""
+
+    def reducer(_: Any, rows: Iterator[Any]) -> list[Any]:
+        try:
+            return list(rows)
+        except TypeError:
+            if not catches:
+                raise
+            return []
+
+    data = of(["a", "b"], [1]).group_by(lambda row: row, reducer=reducer, num_output_shards=1)
+    with pytest.raises(PipelineError, match="cannot be compared"):
+        run(data, on_error="skip")
+
+
+NUMBERS = of([1])
+
+
+@pytest.mark.parametrize(
+    "build, told",
+    [
+        (lambda: NUMBERS.map(1), "map(1): give a function"),
+        (lambda: NUMBERS.group_by("id", reducer=total), "group_by(key='id'): give a function"),
+        (lambda: NUMBERS.group_by(first, reducer=None), "group_by(reducer=None): give a function"),
+        (lambda: NUMBERS.group_by(first, reducer=total, combiner=1), "group_by(combiner=1): give a function"),
+        (lambda: NUMBERS.group_by(first, reducer=total, num_output_shards=0), "num_output_shards=0"),
+        (lambda: NUMBERS.deduplicate("id"), "deduplicate('id'): give a function"),
+        (lambda: NUMBERS.reduce(sum, 1), "reduce(1): give a function"),
+        (lambda: NUMBERS.sorted_merge_join([1], first, first), "sorted_merge_join([1]): give a Dataset"),
+        (lambda: NUMBERS.sorted_merge_join(NUMBERS, first, "a"), "sorted_merge_join('a'): give a function"),
+        (lambda: NUMBERS.sorted_merge_join(NUMBERS, first, first, how="outer"), "'inner' and 'left'"),
+        (lambda: NUMBERS.take_per_shard(-1), "take_per_shard(n=-1)"),
+        (lambda: NUMBERS.window(True), "window(size=True)"),
+        (lambda: NUMBERS.reshard(2.0), "reshard(num_shards=2.0)"),
+        (lambda: NUMBERS.select(), "columns=(): give a list of names"),
+        (lambda: NUMBERS.load_parquet("text"), "columns='text': give a list of names"),
+        (lambda: NUMBERS.load_jsonl(True, ""), "load_jsonl(file_path_column=''): give a text"),
+        (lambda: NUMBERS.load_zip_members(None), "load_zip_members(pattern=None): give a text"),
+        (lambda: NUMBERS.write_jsonl(" "), "write_jsonl(' '): give a pattern or a function"),
+        (lambda: NUMBERS.write_jsonl("a{shard"), "write_jsonl('a{shard'): expected '}' before end of string"),
+        (lambda: NUMBERS.write_binary("{part}"), "{part} is unknown: there are {shard} and {total}"),
+        (lambda: NUMBERS.write_jsonl("{}"), "{} is unknown"),
+        (lambda: NUMBERS.write_jsonl("{shard:999999999d}"), "{shard:999999999d} is unknown"),
+        (lambda: NUMBERS.write_jsonl("{shard:{total}}"), "{shard:{total}} is unknown"),
+        (lambda: NUMBERS.write_jsonl("{shard.real!r}"), "{shard.real!r} is unknown"),
+        (lambda: NUMBERS.write_jsonl("{basename:05d}"), "{basename:05d} is unknown"),
+    ],
+)
+def test_wrong_argument_is_refused_where_it_is_given(build: Callable[[], Any], told: str) -> None:
+    with pytest.raises(ValueError) as raised:
+        build()
+    assert told in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "data, told",
+    [
+        (of([1], [2]).write_jsonl("a.jsonl"), "2 of 2 shards have the name 'a.jsonl'"),
+        (of([1], [2]).write_jsonl(lambda shard, total: "a.jsonl"), "2 of 2 shards have the name"),
+        (of([1]).write_jsonl(lambda shard, total: None), "the function of names returned None for 0"),
+        (of([1]).write_jsonl("a").load_jsonl().write_jsonl("a"), "a would be written twice"),
+        (joined(of([1]), of([1], [2])), "the left data set has 1 shards and the right one 2"),
+    ],
+)
+def test_pipeline_that_cannot_work_is_refused_before_it_runs(data: Dataset[Any], told: str) -> None:
+    with pytest.raises(PipelineError, match=re.escape(told)):
+        run(data)
