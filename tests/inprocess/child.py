@@ -9,6 +9,7 @@ import gc
 import json
 import os
 import runpy
+import signal
 import sys
 from collections.abc import Callable
 from functools import partialmethod
@@ -51,6 +52,15 @@ def run(dag_id: str, conf: dict[str, Any], partition_key: str | None) -> dict[st
         return summary(dag.test(run_conf=conf, logical_date=None))
 
 
+def run_interrupted(dag_id: str) -> str:
+    """Run the DAG until a signal ends the run; return the exception that would end the process."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background of a shell has none
+    try:
+        return str(run(dag_id, {}, None))
+    except (KeyboardInterrupt, SystemExit) as end:
+        return repr(end)
+
+
 def run_script(file: str) -> dict[str, Any]:
     """Run a DAG file as a script, which assigns its run to ``run``."""
     return summary(runpy.run_path(file, run_name="__main__")["run"])
@@ -85,14 +95,14 @@ def queued_assets(dag_id: str) -> list[str]:
         return list(session.scalars(query))
 
 
-def add_connection(conn_id: str, host: str) -> None:
-    """Add a Ray connection to Airflow's database."""
+def add_connection(conn_id: str, conn_type: str, host: str, extra: dict[str, Any]) -> None:
+    """Add a connection to Airflow's database."""
     with create_session() as session:
-        session.add(Connection(conn_id=conn_id, conn_type="ray", host=host))
+        session.add(Connection(conn_id=conn_id, conn_type=conn_type, host=host, extra=json.dumps(extra)))
 
 
 CALLS: Final[dict[str, Callable[..., Any]]] = {
-    call.__name__: call for call in (run, run_script, asset_events, queued_assets, add_connection)
+    call.__name__: call for call in (run, run_interrupted, run_script, asset_events, queued_assets, add_connection)
 }
 
 

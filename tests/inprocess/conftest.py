@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import pytest
 
 from tests.airflow.conftest import connection, write_fleet
 from tests.operators.loopback_head import LoopbackHead
+from tests.support.waiting import limit_s, until
 from tradewind.plans.plan import Plan
 from tradewind.rehearsal.local.processes import free_port
 
@@ -91,8 +93,27 @@ class InProcessAirflow:
     def queued_assets(self, dag_id: str) -> list[str]:
         return list(self._call("queued_assets", dag_id))
 
-    def add_connection(self, conn_id: str, host: str) -> None:
-        self._call("add_connection", conn_id, host)
+    def run_interrupted(self, dag_id: str, number: int, head: LoopbackHead) -> tuple[str, str]:
+        """Run the DAG, send its process a signal once its trigger asks ``head``, and return its end and log."""
+        before = self._log.stat().st_size
+
+        def text() -> str:
+            return self._log.read_bytes()[before:].decode()
+
+        with ThreadPoolExecutor(1) as pool:
+            call = pool.submit(self._call, "run_interrupted", dag_id)
+            until(lambda: "running trigger in line" in text() or call.done(), "the trigger")
+            asked = head.requests.total()
+            until(lambda: head.requests.total() > asked, "the trigger's question")
+            self._child.send_signal(number)
+            try:
+                return call.result(limit_s()), text()
+            except TimeoutError:
+                self._child.kill()
+                raise
+
+    def add_connection(self, conn_id: str, host: str, conn_type: str = "ray", **extra: str) -> None:
+        self._call("add_connection", conn_id, conn_type, host, extra)
 
     def output(self, name: str) -> Path:
         """Return the only output of the step."""

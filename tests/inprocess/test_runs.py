@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import gzip
 import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
+from airflow.sdk import BaseOperator
 
+from tests.cloud_tpu.cloud import serving
 from tests.datasets.caches import lines, with_tokenizers
 from tests.datasets.hub_server import COMMIT, TOKEN, HubServer, hub
 from tests.inprocess.conftest import DAGS, InProcessAirflow
-from tests.operators.loopback_head import ImpatientHead
+from tests.operators.loopback_head import ImpatientHead, LoopbackHead
+from tests.operators.test_lost_attempts import commits
+from tradewind.provider_info import get_provider_info
+from tradewind.records.lease import LEASE_FILE
+from tradewind.rehearsal.tpu.cloud import LocalTpuCloud
 
 __all__ = ["hub"]
 pytestmark = pytest.mark.slow
+H = TypeVar("H", bound=LoopbackHead)
 
 
 def test_failed_step_is_blocked_when_failures_are_not_retried(airflow: InProcessAirflow) -> None:
@@ -78,17 +90,73 @@ def test_partition_keys_give_own_versions_without_logical_date(airflow: InProces
     assert airflow.calls("parted/step") == 2
 
 
-def test_trigger_in_line_reads_connection_from_database(airflow: InProcessAirflow) -> None:
-    head = ImpatientHead(0)
-    head.start()
-    try:
-        airflow.add_connection("stored", head.url)
+def makes_output(job: str, output_path: str) -> None:
+    if output_path:  # of a step
+        commits(job, output_path)
+
+
+def test_triggers_in_line_read_connections_from_database(airflow: InProcessAirflow) -> None:
+    with serving(LocalTpuCloud()) as cloud, stored(airflow, "stored", ImpatientHead(0, driver=makes_output)) as head:
+        airflow.add_connection("cloud", "", "google_cloud_platform", project="rehearsal", tpu_endpoint=cloud.url)
         run = airflow.run("deferred")
         assert (run.state, set(run.states.values())) == ("success", {"success"}), run.text
-        assert run.text.count("running trigger in line") == 3
+        assert run.text.count("running trigger in line") == len(run.states) == len(deferrable_classes())
         assert run.results["ended"] in head.jobs
-    finally:
-        head.stop()
+
+
+def deferrable_classes() -> set[type]:
+    """Return the announced operators and sensors that can defer."""
+    info = get_provider_info()
+    modules = [name for kind in ("operators", "sensors") for each in info[kind] for name in each["python-modules"]]
+    classes = {each for name in modules for each in vars(import_module(name)).values() if isinstance(each, type)}
+    return {each for each in classes if issubclass(each, BaseOperator) and hasattr(each, "execute_complete")}
+
+
+@contextmanager
+def stored(airflow: InProcessAirflow, conn_id: str, head: H) -> Iterator[H]:
+    """Run the head, with a connection to it in the database only."""
+    head.start()
+    airflow.add_connection(conn_id, head.url, bucket=str(airflow.store))
+    yield head
+    head.stop()
+
+
+@pytest.fixture(scope="module")
+def held(airflow: InProcessAirflow) -> Iterator[LoopbackHead]:
+    """A head whose jobs run on."""
+    with stored(airflow, "held", LoopbackHead()) as head:
+        yield head
+
+
+ENDS = {signal.SIGTERM: "SystemExit(143)", signal.SIGINT: "KeyboardInterrupt()"}
+
+
+@pytest.mark.parametrize("number", ENDS)
+@pytest.mark.parametrize(
+    ("dag_id", "outlook"),
+    [
+        ("held_job", "Stopping Ray job "),
+        ("held_step", "Stopping Ray job "),
+        ("held_ended", "The job that this task waits for is not stopped."),
+        ("held_free", "It has no job."),
+    ],
+)
+def test_signal_ends_a_run_in_line_and_its_job(
+    airflow: InProcessAirflow, held: LoopbackHead, dag_id: str, outlook: str, number: int
+) -> None:
+    held.jobs.clear()
+    held.has("theirs", "RUNNING")
+    end, text = airflow.run_interrupted(dag_id, number, held)
+    assert (end, f"Interrupted. {outlook}" in text) == (ENDS[signal.Signals(number)], True), text
+    is_own = "Stopping" in outlook
+    assert [job["status"] for job in held.jobs.values()] == ["RUNNING", "STOPPED"][: 1 + is_own]
+
+
+def test_execution_timeout_stops_a_step_in_the_worker(airflow: InProcessAirflow) -> None:
+    run = airflow.run("limited")
+    assert (run.states, run.tries) == ({"step": "failed"}, {"step": 1}), run.text
+    assert "attempt 1 was stopped: it exceeded its task's execution_timeout of 6 s. Clear the task" in run.text
+    assert json.loads((airflow.output("limited/step") / LEASE_FILE).read_text())["phase"] == "stopped"
 
 
 def test_plain_task_makes_each_version_once(airflow: InProcessAirflow) -> None:

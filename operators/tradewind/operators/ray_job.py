@@ -35,6 +35,7 @@ from tradewind.tasks.jobs.following import (
 )
 from tradewind.tasks.jobs.request import job_request, load_claim, save_claim
 from tradewind.tasks.xcom_texts import check_xcom_texts
+from tradewind.triggers.in_line import waits_in_line
 from tradewind.triggers.ray_job import DEFAULT_LOG_BYTES, RayJobTrigger
 
 if TYPE_CHECKING:
@@ -287,7 +288,7 @@ class RayJobOperator(BaseOperator):
     ) -> _TaskResult | JobClaim:
         """Wait for the end of the job, in the triggerer or here."""
         full_log = cluster.job_url(claim.job)
-        if self.deferrable:
+        if self.deferrable or waits_in_line():
             trigger = RayJobTrigger(
                 self.ray_conn_id,
                 request.to_json(),

@@ -17,6 +17,7 @@ from tradewind.tasks.context import ExperimentSettings
 from tradewind.tasks.errors import translated_store_errors
 from tradewind.tasks.plan_wait import await_plan
 from tradewind.tasks.step_try import Progress, StepTask, StepTry
+from tradewind.triggers.in_line import waits_in_line
 
 if TYPE_CHECKING:
     from airflow.triggers.base import BaseTrigger
@@ -82,8 +83,9 @@ class StepOperator(BaseOperator):
 
     def _new_try(self, context: Context, progress: Progress) -> StepTry:
         """Create one try of this task."""
+        defers = self.deferrable or waits_in_line()
         # A waiting task does not run: ``max_concurrent`` does not count it.
-        waits_deferred = self.deferrable or _DEFERS_BY_DEFAULT
+        waits_deferred = defers or _DEFERS_BY_DEFAULT
         arguments = StepTask(
             self.step,
             self.settings,
@@ -92,7 +94,7 @@ class StepOperator(BaseOperator):
             self._may_overtake_plan,
             frozenset(self.upstream_task_ids - {self.plan_task_id}),
             self.log,
-            partial(self._defer_to, self.execute_complete) if self.deferrable else None,
+            partial(self._defer_to, self.execute_complete) if defers else None,
             partial(self._defer_to, self.execute_waited) if waits_deferred else None,
         )
         return StepTry(arguments, context, progress)

@@ -15,6 +15,7 @@ from tradewind.ray_jobs.job_query import JobQuery
 from tradewind.tasks.errors import failing_without_retry, translated_cluster_errors
 from tradewind.tasks.jobs.errors import job_error
 from tradewind.tasks.xcom_texts import check_xcom_texts
+from tradewind.triggers.in_line import waits_in_line
 from tradewind.triggers.ray_job_sensor import RayJobSensorTrigger
 
 
@@ -56,7 +57,7 @@ class RayJobSensor(BaseSensorOperator):
         """Wait for the job, in the triggerer or here."""
         with failing_without_retry():
             query = self._query()
-        if not self.deferrable:
+        if not (self.deferrable or waits_in_line()):
             return super().execute(context)
         self.defer(
             trigger=RayJobSensorTrigger(self.ray_conn_id, query.submission_id, dict(query.metadata or {}) or None),

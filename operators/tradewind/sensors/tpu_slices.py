@@ -16,6 +16,7 @@ from tradewind.cloud_tpu.slice_types import slice_type as slice_type_of
 from tradewind.deployment.ray_connection import RayHook
 from tradewind.deployment.slice_repair import RepairRequest, build_repair
 from tradewind.tasks.errors import BadInputError, ClusterRefusedError, failing_without_retry, translated_cluster_errors
+from tradewind.triggers.in_line import waits_in_line
 from tradewind.triggers.tpu_slices import RepairUpdates, TpuSliceReadyTrigger, TpuSliceRecoveryTrigger, find_free_slices
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class TpuSliceReadySensor(BaseSensorOperator):
     def execute(self, context: Context) -> Any:
         """Wait for the slices, in the triggerer or here."""
         hosts = self._hosts()
-        if not self.deferrable:
+        if not (self.deferrable or waits_in_line()):
             return super().execute(context)
         self.defer(
             trigger=TpuSliceReadyTrigger(
@@ -179,7 +180,7 @@ class TpuSliceRecoverySensor(BaseSensorOperator):
     def execute(self, context: Context) -> Any:
         """Repair, in the triggerer or here."""
         request = self._request()
-        if not self.deferrable:
+        if not (self.deferrable or waits_in_line()):
             return super().execute(context)
         self.defer(
             trigger=TpuSliceRecoveryTrigger(request.to_json(), float(self.poke_interval), once=self.once),

@@ -283,7 +283,7 @@ class StepAttemptRunner(AttemptHandler[dict[str, Any]]):
         try:
             with renewing_while_claimed(step_lease.path, attempt.job):  # uploading a large folder takes time
                 cluster = submit(attempt, self._code, has_job=self._has_job)
-        except AirflowException:  # release the claim now instead of letting it expire
+        except (AirflowException, AirflowTaskTimeout):  # release the claim now instead of letting it expire
             step_lease.end_unstarted(attempt.job, AttemptOutcome.LOST)
             raise
         self._log.info("Attempt %d at %s submitted as Ray job %s.", attempt.number, step_lease.name, attempt.job)

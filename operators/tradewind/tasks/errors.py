@@ -47,6 +47,10 @@ class StepStoppedError(AirflowFailException):
     """A user stopped the step's job."""
 
 
+class StepTimedOutError(AirflowFailException):
+    """The attempt exceeded the task's ``execution_timeout`` and was stopped. Retries would multiply its cost."""
+
+
 class StepLostError(AirflowException):
     """The step's job disappeared without a result. Airflow's next try makes a new attempt."""
 

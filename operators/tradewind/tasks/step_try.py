@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import Context
@@ -118,6 +119,12 @@ class StepTry:
     def rerun_request(self) -> RerunRequest:
         """Return the rerun request for the task, by the plan that its last ``task`` used."""
         return self._notes.rerun_request(self._planned, self.step_lease)
+
+    @property
+    def deadline(self) -> float | None:
+        """Unix time at which the task's ``execution_timeout`` ends, counted from the first start of the try."""
+        allowed: timedelta | None = self.context["task"].execution_timeout
+        return None if allowed is None else (self.context["ti"].start_date + allowed).timestamp()
 
     def owns(self, lease: Lease) -> bool:
         """Whether any try of this task claimed that lease."""

@@ -17,6 +17,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from tradewind.records.record import Record, RecordState, read_records
 from tradewind.storage.errors import StoreError
+from tradewind.triggers.in_line import ending_in_line
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +102,8 @@ class LeaseTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait for the release of the lease."""
-        attempt = await wait_for_release(self.output_path, self.attempt, logger.info)
+        async with ending_in_line(self, f"Attempt {self.attempt} at {self.output_path} is not stopped."):
+            attempt = await wait_for_release(self.output_path, self.attempt, logger.info)
         yield TriggerEvent({"attempt": attempt, **self.payload})
 
 

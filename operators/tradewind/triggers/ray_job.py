@@ -21,10 +21,13 @@ from tradewind.deployment.log_position import (
 )
 from tradewind.deployment.ray_connection import RayHook
 from tradewind.deployment.task_instances import TaskAddress, detach, stop_if_user_acted, stop_plain_job
-from tradewind.ray_jobs.follow.outcomes import FollowRequest, await_outcome
+from tradewind.ray_jobs.follow.outcomes import FollowRequest, JobOutcome, await_outcome
 from tradewind.timeouts import within
+from tradewind.triggers.in_line import ending_in_line
 
 if TYPE_CHECKING:
+    from tradewind.ray_jobs.cluster import RayCluster
+    from tradewind.ray_jobs.follow.follow import ReloadConnection
     from tradewind.ray_jobs.follow.log_lines import FlushSchedule, JobLog
 
 logger = logging.getLogger(__name__)
@@ -98,13 +101,17 @@ class RayJobTrigger(BaseTrigger):
         self._job_log = await self._open_log(watch.job) if self.log_bytes else None
         saving = asyncio.create_task(self._save_positions())
         try:
-            outcome = await await_outcome(cluster, watch, self._job_log, job_logger.info, reload_cluster)
+            async with ending_in_line(self, f"Stopping Ray job {watch.job}.", self._stop_job):
+                outcome = await self._await_outcome(cluster, watch, reload_cluster)
         finally:
             saving.cancel()
         log, self._job_log = self._job_log, None  # it has been read to its end
         if log is not None and self.trigger_id is not None:
             await self._saver.end()
         yield TriggerEvent({"ending": outcome.ending.to_json(), "result": outcome.result, **self.payload})
+
+    async def _await_outcome(self, cluster: RayCluster, watch: FollowRequest, reload: ReloadConnection) -> JobOutcome:
+        return await await_outcome(cluster, watch, self._job_log, job_logger.info, reload)
 
     async def cleanup(self) -> None:
         """Save the exact log position. Stops nothing: Airflow also calls this at a redeploy."""

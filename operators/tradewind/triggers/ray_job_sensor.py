@@ -13,6 +13,7 @@ from tradewind.deployment.ray_connection import RayHook
 from tradewind.ray_jobs.demand import Demand
 from tradewind.ray_jobs.follow.outcomes import FollowRequest, await_outcome
 from tradewind.ray_jobs.job_query import JobQuery, await_job
+from tradewind.triggers.in_line import ending_in_line
 
 logger = logging.getLogger(__name__)
 
@@ -35,10 +36,11 @@ class RayJobSensorTrigger(BaseTrigger):
         """Wait for the job and for its end."""
         from tradewind.ray_jobs.api import JobsApi
 
-        cluster = await RayHook.cluster_from_trigger(self.ray_conn_id)
-        async with JobsApi(cluster) as api:
-            job = (await await_job(api, JobQuery(self.submission_id, self.metadata))).job
-        logger.info("Waiting for Ray job %s: %s", job, cluster.job_url(job))
-        reload_cluster = partial(RayHook.reload_cluster, self.ray_conn_id)
-        outcome = await await_outcome(cluster, FollowRequest(job, Demand()), None, logger.info, reload_cluster)
+        async with ending_in_line(self, "The job that this task waits for is not stopped."):
+            cluster = await RayHook.cluster_from_trigger(self.ray_conn_id)
+            async with JobsApi(cluster) as api:
+                job = (await await_job(api, JobQuery(self.submission_id, self.metadata))).job
+            logger.info("Waiting for Ray job %s: %s", job, cluster.job_url(job))
+            reload_cluster = partial(RayHook.reload_cluster, self.ray_conn_id)
+            outcome = await await_outcome(cluster, FollowRequest(job, Demand()), None, logger.info, reload_cluster)
         yield TriggerEvent({"job": job, "ending": outcome.ending.to_json()})

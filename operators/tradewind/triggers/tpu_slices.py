@@ -19,6 +19,7 @@ from tradewind.deployment.ray_connection import RayHook
 from tradewind.deployment.slice_repair import RepairRequest, build_repair
 from tradewind.ray_jobs.errors import RayJobsError, RayUnreachableError
 from tradewind.ray_jobs.nodes import RegisteredSlice, registered_slices
+from tradewind.triggers.in_line import ending_in_line
 
 if TYPE_CHECKING:
     from tradewind.cloud_tpu.repair.terms import RepairReport
@@ -61,10 +62,11 @@ class TpuSliceRecoveryTrigger(BaseTrigger):
 
         updates = RepairUpdates()
         try:
-            make = sync_to_async(build_repair, thread_sensitive=False)
-            repair = await make(RepairRequest(**self.request), sleep)
-            while not (updates.add_pass(await _one_pass(repair.run_once)) or (self.once and updates.report)):
-                await asyncio.sleep(self.interval_s)
+            async with ending_in_line(self, "The next repair continues this one."):
+                make = sync_to_async(build_repair, thread_sensitive=False)
+                repair = await make(RepairRequest(**self.request), sleep)
+                while not (updates.add_pass(await _one_pass(repair.run_once)) or (self.once and updates.report)):
+                    await asyncio.sleep(self.interval_s)
         except (TpuApiError, RayJobsError) as error:
             updates.error = str(error)
         finally:
@@ -132,7 +134,10 @@ class TpuSliceReadyTrigger(BaseTrigger):
         from tradewind.ray_jobs.api import JobsApi
 
         try:
-            async with JobsApi(await RayHook.cluster_from_trigger(self.ray_conn_id)) as api:
+            async with (
+                ending_in_line(self, "It has no job."),
+                JobsApi(await RayHook.cluster_from_trigger(self.ray_conn_id)) as api,
+            ):
                 slices = await self._wait(api)
         except RayJobsError as error:
             yield TriggerEvent({"slices": [], "error": str(error)})

@@ -1,5 +1,6 @@
 """Functions of the steps in this folder. A driver imports only this file, without Airflow."""
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ def write(config: Text) -> None:
     Path(config.output_path, "text").write_text(str(config.says))
     if config.says == "fail":
         raise ValueError("failed as configured")
+    while config.says == "wait":
+        time.sleep(0.1)
 
 
 @dataclass(frozen=True)
