@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from tradewind.datasets import Backend, Dataset, PipelineError, create_backend
+from tradewind.datasets import Backend, Dataset, PipelineError, create_backend, run_over_files
 from tradewind.datasets.execution import MAX_ERRORS
+from tradewind.datasets.per_file import FilesReport
 from tradewind.datasets.rows import Rows
 
 SHARDS = 6
@@ -250,3 +251,22 @@ def test_rows_keep_their_place_for_messages() -> None:
     assert rows.place == ""
     rows.path, rows.number = "a.jsonl", 1234
     assert rows.place == "a.jsonl row 1,234"
+
+
+def test_function_runs_once_per_file_without_sentinel(folder: Path) -> None:
+    def upper(path: str, output: str) -> None:
+        if path.endswith("4.jsonl"):
+            raise ValueError("not this one")
+        Path(output).write_text(Path(path).read_text().upper())
+
+    def run() -> FilesReport:
+        return run_over_files(upper, f"{folder}/in/*.jsonl", f"{folder}/upper")
+
+    (folder / "upper").mkdir()
+    first = run()
+    assert str(first) == f"6 files: 5 made, 0 there already, 1 failed\n  {folder}/in/4.jsonl: ValueError: not this one"
+    assert sorted(os.listdir(folder / "upper"))[:2] == ["0.jsonl", "0.jsonl.COMPLETE"]
+    second = run()
+    assert (second.made, sorted(second.existing), second.failed) == ([], sorted(first.made), first.failed)
+    with pytest.raises(PipelineError, match="have one output"):
+        run_over_files(upper, f"{folder}/in/*.jsonl", lambda path: "same")

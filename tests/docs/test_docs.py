@@ -59,6 +59,7 @@ SAID = {
     "mixture": ">plan plan>mixture_train\n",
     "after_upkeep": ">note\n",
     "resumable": ">plan plan>train\n",
+    "long_pages": ">plan plan>long_pages\n",
 }
 """What an example prints: lines of a script, or the tasks of a DAG that needs a cloud, hours or a package."""
 PREFLIGHT = """
@@ -72,6 +73,9 @@ OTHER = {
     "train.preflight = check": (PREFLIGHT, "batch_size=8 is not a multiple of the 3 devices\n"),
     'default_train("my_model"': ("print(trained.name, trained.resources.slice_type)", "checkpoints/my_model v4-32\n"),
     'default_dpo("my_model"': ("print(preferring.name, preferring.resources.slice_type)", "/my_model v4-32\n"),
+    "too_short": ("", "pages-00001-of-00002.jsonl.gz']\n{'too_short': 6}\n"),
+    "names.map(len)": ("", "400\n"),
+    "run_over_files(count": ("", "3 files: 0 made, 3 there already, 0 failed\n"),
     "marin_experiment": ("", "tutorials.hello_world: >plan plan>made\n"),
 }
 """Part of another example -> code that is run after it, and what is printed."""

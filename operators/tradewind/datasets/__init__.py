@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from tradewind.datasets import counters
     from tradewind.datasets.backends import Backend, create_backend, flow_backend, set_flow_backend
     from tradewind.datasets.dataset import Dataset, ShardInfo
+    from tradewind.datasets.per_file import run_over_files, sentinel
     from tradewind.datasets.pipeline_step import dataset_step
     from tradewind.datasets.stages import PipelineError
 
@@ -20,6 +21,8 @@ _MODULES: Final = {
     "create_backend": "backends",
     "dataset_step": "pipeline_step",
     "flow_backend": "backends",
+    "run_over_files": "per_file",
+    "sentinel": "per_file",
     "set_flow_backend": "backends",
 }
 
@@ -32,6 +35,8 @@ __all__ = [
     "create_backend",
     "dataset_step",
     "flow_backend",
+    "run_over_files",
+    "sentinel",
     "set_flow_backend",
 ]
 

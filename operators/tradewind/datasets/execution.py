@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from tradewind.datasets.backends import Backend
 from tradewind.datasets.dataset import Dataset, FilesSource, Shuffle, Write
-from tradewind.datasets.files import basename, join, parent, store_fingerprint
+from tradewind.datasets.files import basename, join, parent, remove_unfinished, store_fingerprint
 from tradewind.datasets.progress import StageProgress, write_progress
 from tradewind.datasets.rows import Rows
 from tradewind.datasets.shard_task import COLLECT, ShardFailure, ShardResult, StageWork
@@ -204,6 +204,8 @@ class _Run:
                 self._done[stage.number] = theirs
             else:
                 write_text(self._manifest(stage), manifest)
+        for folder in {parent(path) for path in stage.outputs}:  # what killed workers left
+            remove_unfinished(folder)
 
     def _process(self, stage: Stage, missing: Sequence[int], progress: StageProgress) -> list[ShardFailure]:
         """Process the shards; return the failures of those that failed too often."""
