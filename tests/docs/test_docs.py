@@ -18,7 +18,7 @@ from tests.marin.checkouts import EXECUTOR, STEP, write_checkout
 from tests.support.fork_server import PreparedPython
 from tests.support.pages import BLOCKS, FENCE, PAGES, PYTHON, ROOT, SCHEDULED, Block, title
 from tradewind.cli.fleet.options import CLUSTERS, DEV
-from tradewind.cli.options import EXPERIMENTS, JOB_ALIASES, CommandGroup
+from tradewind.cli.options import DATA, EXPERIMENTS, JOB_ALIASES, CommandGroup
 from tradewind.operators.ray_job import RayJobOperator
 from tradewind.provider_info import get_provider_info
 
@@ -211,7 +211,7 @@ def test_command_line_page_names_every_experiment_option() -> None:
     assert [command.name for command in EXPERIMENTS if f"### `{command.name}`" not in COMMAND_LINE] == []
 
 
-@pytest.mark.parametrize("group", [CLUSTERS, DEV], ids=lambda group: group.prefix)
+@pytest.mark.parametrize("group", [CLUSTERS, DATA, DEV], ids=lambda group: group.prefix)
 def test_command_line_page_names_every_option_of(group: CommandGroup) -> None:
     page = COMMAND_LINE.partition(f"## `tradewind {group.prefix.strip()}`")[2].partition("\n## ")[0]
     own = [command for command in group.commands if command.name not in JOB_ALIASES]  # which have a section above
