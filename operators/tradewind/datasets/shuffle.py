@@ -27,8 +27,9 @@ from tradewind.text import single_line, truncated_repr
 
 _BLOCK: Final = struct.Struct("<III")
 """Header of a block: length of its packed bytes, their CRC-32, number of rows."""
-_SLOT: Final = struct.Struct("<QQQ")
-"""Entry of the index: where the segment begins, its length in bytes, number of rows."""
+_SLOT: Final = struct.Struct("<QQQI")
+"""Entry of the index: where the segment begins, its length in bytes, number of rows, CRC-32 of these three."""
+_SUM_BYTES: Final = 4
 _BLOCK_BYTES: Final = 1 << 18
 _ROW_BYTES: Final = 200
 """Memory of an entry beside its pickled row."""
@@ -124,7 +125,7 @@ class ShuffleWriter:
         self._next = shard  # rows without a key are dealt in turn; not all shards begin at the same bucket
         self._max_bytes = max(memory_bytes // 4, 1 << 20)
         self._buckets: list[list[Entry]] = [[] for _ in range(buckets)]
-        self._runs: list[list[tuple[int, int, int]]] = []
+        self._runs: list[list[bytes]] = []
 
     def write(self, stream: Iterable[Any], file: IO[bytes]) -> tuple[int, int]:
         """Write the rows and the index to ``file``, from its beginning; return the number of rows and of runs."""
@@ -144,7 +145,7 @@ class ShuffleWriter:
         if size:
             self._write_run(file)
         for run in self._runs:
-            file.write(b"".join(itertools.starmap(_SLOT.pack, run)))
+            file.write(b"".join(run))
         return count, len(self._runs)
 
     def _entry(self, row: Any) -> tuple[int, Entry]:
@@ -161,7 +162,7 @@ class ShuffleWriter:
         for entries in self._buckets:
             start = file.tell()
             count = _write_blocks(file, self._ordered(entries)) if entries else 0
-            slots.append((start, file.tell() - start, count))
+            slots.append(_slot(start, file.tell() - start, count))
             entries.clear()
         self._runs.append(slots)
 
@@ -187,6 +188,11 @@ class ShuffleWriter:
             else:
                 sortable = [(key, _sortable(shuffle.sort_by(row)), _pickled(row)) for row in results]
                 yield from sorted(sortable, key=itemgetter(1))
+
+
+def _slot(start: int, length: int, rows: int) -> bytes:
+    fields = _SLOT.pack(start, length, rows, 0)[:-_SUM_BYTES]
+    return fields + zlib.crc32(fields).to_bytes(_SUM_BYTES, "little")
 
 
 def _order(shuffle: Shuffle) -> Callable[[Entry], Any]:
@@ -301,8 +307,8 @@ def _segments(files: Sequence[ShuffleFile], bucket: int) -> list[_Segment]:
             raise data
         if not isinstance(data, bytes) or len(data) != _SLOT.size:
             raise DamagedShuffleError(file.path, "gone or cut off")
-        start, length, rows = _SLOT.unpack(data)
-        if start + length > file.size_bytes:
+        start, length, rows, _ = _SLOT.unpack(data)
+        if data != _slot(start, length, rows):
             raise DamagedShuffleError(file.path, "damaged")
         if rows:
             segments.append(_Segment(file.path, start, length, rows))
