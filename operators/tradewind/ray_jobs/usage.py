@@ -24,8 +24,8 @@ _KINDS: Final = (DRIVER, ACTOR, TASK, GROUP)
 _MAX_HOLDERS: Final = 5
 _SUPERVISOR: Final = "_ray_internal_job_actor_"
 """Prefix of the name of the actor that runs a job's entrypoint and holds its resources."""
-_IN_GROUP: Final = re.compile(r"(.+)_group_(?:\d+_)?[0-9a-f]{8,}")
-"""Ray's name of a resource of a placement group; ``bundle`` is one that Ray adds."""
+_IN_GROUP: Final = re.compile(r"(.+)_group_(?:\d+_)?[0-9a-f]+")
+"""Ray's name of a resource of a placement group. Ray adds one named ``bundle``."""
 _Filter = tuple[str, str, str]
 _Row = Mapping[str, Any]
 
@@ -118,8 +118,8 @@ async def fetch_usage(api: JobsApi) -> Usage:
         names = {str(row.get("job_id")): str(row["submission_id"]) for row in jobs if row.get("submission_id")}
         reserved = [*(_task(row, names) for row in running), *(_actor(row, names) for row in actors)]
         return Usage(
-            [*(_task(row, names) for row in waiting), *_groups(groups, names, "PENDING", "RESCHEDULING")],
-            [*(work for work in reserved if not work.in_group), *_groups(groups, names, "CREATED")],
+            [*(_task(row, names) for row in waiting), *_bundles(groups, names, placed=False)],
+            [*(work for work in reserved if not work.in_group), *_bundles(groups, names, placed=True)],
         )
     except (LookupError, TypeError, ValueError, AttributeError):
         raise _invalid(api) from None
@@ -141,12 +141,13 @@ def _invalid(api: JobsApi) -> RayUnreachableError:
 
 
 def _task(row: _Row, names: Mapping[str, str]) -> Work:
+    amounts, in_group = _amounts(row.get("required_resources")), row.get("placement_group_id") is not None
     return Work(
         names.get(row["job_id"], str(row["job_id"])),
         ACTOR if row.get("type") == "ACTOR_CREATION_TASK" else TASK,
-        _amounts(row.get("required_resources")),
+        _names_of_user(amounts) if in_group else amounts,
         dict(row.get("label_selector") or {}),
-        row.get("placement_group_id") is not None,
+        in_group,
         float(row.get("creation_time_ms") or 0.0),
     )
 
@@ -159,8 +160,8 @@ def _actor(row: _Row, names: Mapping[str, str]) -> Work:
     return Work(job, DRIVER if is_driver else ACTOR, _amounts(row.get("required_resources")), in_group=in_group)
 
 
-def _groups(rows: Sequence[_Row], names: Mapping[str, str], *states: str) -> list[Work]:
-    """Return the bundles of the placement groups in these states."""
+def _bundles(rows: Sequence[_Row], names: Mapping[str, str], *, placed: bool) -> list[Work]:
+    """Return the bundles of placement groups that have a node, or those that wait for one: also if theirs was lost."""
     return [
         Work(
             names.get(row["creator_job_id"], str(row["creator_job_id"])),
@@ -169,13 +170,16 @@ def _groups(rows: Sequence[_Row], names: Mapping[str, str], *states: str) -> lis
             dict(bundle.get("label_selector") or {}),
         )
         for row in rows
-        if row.get("state") in states
         for bundle in row.get("bundles") or []
+        if bool(bundle.get("node_id")) is placed
     ]
 
 
 def _amounts(resources: Any) -> dict[str, float]:
-    """Return the amounts by the names that a user knows."""
-    amounts = {name: float(amount) for name, amount in (resources or {}).items()}
-    grouped = {name: found[1] for name in amounts if (found := _IN_GROUP.fullmatch(name))}
-    return {grouped.get(name, name): amount for name, amount in amounts.items() if grouped.get(name) != "bundle"}
+    return {name: float(amount) for name, amount in (resources or {}).items()}
+
+
+def _names_of_user(amounts: Mapping[str, float]) -> dict[str, float]:
+    """Return the amounts that were requested of a placement group; Ray gives them other names, once or twice."""
+    found = {name: match[1] for name in amounts if (match := _IN_GROUP.fullmatch(name))}
+    return {found.get(name, name): amount for name, amount in amounts.items() if found.get(name) != "bundle"}

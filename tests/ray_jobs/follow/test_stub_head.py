@@ -127,7 +127,12 @@ STARVED: dict[str, list[dict[str, object]]] = {
         },
     ],
     "actors": [],
-    "placement_groups": [],
+    "placement_groups": [
+        {
+            "creator_job_id": "02",
+            "bundles": [{"node_id": node, "unit_resources": {"TPU": 4.0}} for node in ("n", "")],
+        }
+    ],
     "nodes": [{"node_id": "n", "state": "ALIVE", "resources_total": {"CPU": 1.0}}],
 }
 
@@ -168,7 +173,8 @@ async def test_quiet_job_is_asked_for_waiting_work_once_a_minute(waits: bool) ->
     why = "Ray job starved runs, but 1 of its actors waits for 1 GPU?: no node of the cluster can serve 1 GPU?; "
     assert asked["status"] == (2 if waits else 1) and asked["tasks"] == (2 if waits else 0)
     assert len(notices) == (2 if waits else 0) and all(notice.startswith(why) for notice in notices)
-    assert all("1 of its Ray tasks waits for 1 CPU: its placement group has" in notice for notice in notices)
+    whys = ("1 of its Ray tasks waits for 1 CPU: its placement", "1 of its placement group bundles waits for 4 TPU:")
+    assert all(why in notice for why in whys for notice in notices)
 
 
 async def test_head_with_slow_counts_is_polled_per_job_and_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
