@@ -139,6 +139,7 @@ def experiment_group(
     allow_cross_region: Sequence[str] = (),
     allow_outside: Sequence[str] = (),
     default_args: Mapping[str, Any] | None = None,
+    max_concurrent: None = None,
 ) -> ExperimentGroup:
     """Make a task group of ``steps`` and all steps that they refer to, in the current Airflow DAG.
 
@@ -153,6 +154,7 @@ def experiment_group(
             params of the DAG.
         timezone: Name of the time zone of ``night()``, if not that of the DAG's schedule.
         default_args: Arguments of the group's tasks; they take precedence over the DAG's.
+        max_concurrent: Refused; Airflow has no limit per group. Use ``pools``.
         prefix: This and the other arguments are those of ``experiment_dag``.
 
     Returns:
@@ -165,6 +167,11 @@ def experiment_group(
     from tradewind.operators.group import build_group
     from tradewind.tasks.context import ExperimentSettings
 
+    if max_concurrent is not None:
+        raise ExperimentError(
+            "A group has no max_concurrent, since Airflow limits tasks by DAG or pool. Give the group pools, such "
+            "as pools={'cpu': 'my-pool'}, or the DAG max_active_tasks."
+        )
     _check_arguments(steps, None, None)
     _check_texts(group_id=group_id)
     _check_texts(prefix=prefix, cluster=cluster, is_optional=True)

@@ -155,7 +155,7 @@ def test_signal_ends_a_run_in_line_and_its_job(
 def test_execution_timeout_stops_a_step_in_the_worker(airflow: InProcessAirflow) -> None:
     run = airflow.run("limited")
     assert (run.states, run.tries) == ({"step": "failed"}, {"step": 1}), run.text
-    assert "attempt 1 was stopped: it exceeded its task's execution_timeout of 6 s. Clear the task" in run.text
+    assert "attempt 1 was stopped: it exceeded its task's execution_timeout. Clear the task" in run.text
     assert json.loads((airflow.output("limited/step") / LEASE_FILE).read_text())["phase"] == "stopped"
 
 

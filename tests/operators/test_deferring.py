@@ -76,7 +76,7 @@ def test_execution_timeout_stops_attempt(
     task.execution_timeout = timedelta(seconds=3)
     context["ti"].start_date = datetime.now(UTC) - timedelta(hours=1)
     monkeypatch.setattr(attempt_runner, "follow_in_worker", alarmed)
-    with pytest.raises(StepTimedOutError, match=r"'made', attempt 1 was stopped: it exceeded its task's .* of 3 s"):
+    with pytest.raises(StepTimedOutError, match=r"'made', attempt 1 was stopped: it exceeded its task's exec"):
         if deferrable:
             with pytest.raises(TaskDeferred) as left:
                 task.execute(context)

@@ -178,6 +178,7 @@ CYCLE.append(CYCLE)
         (lambda: group(7), "group_id must be text, but is 7"),
         (lambda: group(default_args=7), "default_args must be a dictionary, but is 7"),
         (lambda: group(timezone="Mars"), "group 'train': there is no time zone 'Mars'"),
+        (lambda: group(max_concurrent=2), "A group has no max_concurrent"),
         (lambda: group(pools={"v9": "x"}), "group 'train': pools are for slice types"),
         (lambda: experiment_group("train", []), "group 'train' has no steps"),
         (lambda: group().output["third"], "hands on no output 'third', only those of 'first', 'second'"),

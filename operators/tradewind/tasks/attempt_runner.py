@@ -355,10 +355,9 @@ class StepJobOutcomeHandler(JobOutcomeHandler[dict[str, Any]]):
         name, path = repr(self._step_lease.step.name), self._step_lease.path
         match action:
             case NextAction.STOPPED if self._ending.kind is EndingKind.TIMED_OUT:
-                allowed_s = self._try.context["task"].execution_timeout.total_seconds()
                 return StepTimedOutError(
-                    f"Step {name}, attempt {lease.attempt} was stopped: it exceeded its task's execution_timeout of "
-                    f"{allowed_s:g} s. Clear the task to try again."
+                    f"Step {name}, attempt {lease.attempt} was stopped: it exceeded its task's execution_timeout. "
+                    "Clear the task to try again."
                 )
             case NextAction.STOPPED:
                 return StepStoppedError(f"Step {name}: Ray job {self._job} was stopped. Clear the task to try again.")

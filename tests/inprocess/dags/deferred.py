@@ -43,4 +43,4 @@ with DAG("held_free"):
 with DAG("held_step"):
     step("held/step", "held")
 with DAG("limited", default_args={"retries": 1, "retry_delay": timedelta(0)}):
-    step("limited/step", "held", resources=on_airflow_worker(), execution_timeout=timedelta(seconds=6))
+    step("limited/step", "ray_default", resources=on_airflow_worker(), execution_timeout=timedelta(seconds=6))
