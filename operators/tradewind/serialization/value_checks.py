@@ -42,10 +42,11 @@ _PURE_MODULES: Final = frozenset({
     "operator", "pathlib", "re", "string", "textwrap", "types", "typing",
 })  # fmt: skip
 _IMPURE: Final = _CLOCKS | {
-    "__import__", "absolute", "cwd", "eval", "exec", "exists", "expanduser", "glob", "hash", "home", "id", "input",
-    "is_dir", "is_file", "iterdir", "mkdir", "open", "resolve", "rglob", "stat", "touch", "unlink", "walk",
-    "read_bytes", "read_text", "write_bytes", "write_text",
+    "__import__", "__module__", "absolute", "cwd", "eval", "exec", "exists", "expanduser", "glob", "hash", "home",
+    "id", "input", "is_dir", "is_file", "iterdir", "mkdir", "open", "read_bytes", "read_text", "resolve", "rglob",
+    "stat", "touch", "unlink", "walk", "write_bytes", "write_text",
 }  # fmt: skip
+_VIEWS: Final = ("items", "keys", "values")
 _MISSING: Final = object()
 
 
@@ -159,21 +160,18 @@ def _can_travel(file: FileStatements, statement: ast.stmt, reached_by: Callable[
 def _is_pure(file: FileStatements, node: ast.AST) -> bool:
     """Whether the node uses the file's values, data of other modules, and functions of pure modules only."""
     nodes = list(ast.walk(node))
-    called = {name for each in nodes if isinstance(each, ast.Call) for name in names_in(each.func)}
+    calls = [each.func for each in nodes if isinstance(each, ast.Call)]
+    called = {name for each in calls if getattr(each, "attr", None) not in _VIEWS for name in names_in(each)}
     imports = [(name, each) for name in names_in(node) for each in file.bindings.get(name, ())]
     for name, statement in [*imports, *((None, each) for each in nodes)]:
         for module in {each.partition(".")[0] for each in imported_by(statement)} - _PURE_MODULES:
             if name is None or name in called or module in sys.stdlib_module_names:
                 return False
     loops = [each.iter for each in nodes if isinstance(each, (ast.For, ast.comprehension))]
-    values = [
-        getattr(each, "value", each)
-        for loop in loops
-        for name in names_in(loop)
-        for each in file.bindings.get(name, ())
-    ]
-    is_ordered = not any(isinstance(each, (ast.Set, ast.SetComp)) for each in (*loops, *values))
-    return is_ordered and "__name__" not in names_in(node) and _IMPURE.isdisjoint(words_in(node))
+    values = [getattr(each, "value", None) for loop in loops for each in file.bindings.get(getattr(loop, "id", ""), ())]
+    if any(isinstance(each, (ast.Set, ast.SetComp)) for each in (*loops, *values)):
+        return False  # its order differs from process to process
+    return "__name__" not in names_in(node) and _IMPURE.isdisjoint(words_in(node))
 
 
 def _names_changed(file: FileStatements, statement: ast.stmt) -> tuple[set[str], set[str]]:
