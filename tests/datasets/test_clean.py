@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +11,6 @@ import pytest
 
 from tradewind.datasets.clean import CleanAndShardConfig, clean_and_shard, normalise, shard_of, split_of
 from tradewind.datasets.documents import Document, write_document_file, write_documents
-
-RUN = """
-import json, sys
-import ray
-from tradewind.datasets.clean import CleanAndShardConfig, clean_and_shard
-ray.init(num_cpus=2, include_dashboard=False)
-clean_and_shard(CleanAndShardConfig(**json.loads(sys.argv[1])))
-"""
 
 
 def text(name: str) -> str:
@@ -60,19 +49,8 @@ def test_empty_split_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def clean_on_ray(home: Path, settings: dict[str, Any]) -> str:
-    """Clean in another process; return its standard output."""
-    env = os.environ | {"HOME": str(home), "RAY_AUTH_MODE": "disabled"}
-    command = [sys.executable, "-c", RUN, json.dumps(settings)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=500)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.ray
-def test_cleaning_keeps_good_rows_identically_on_any_cluster(tmp_path: Path) -> None:
-    """The expected bytes follow from the documents alone, so the order of Ray's tasks does not matter."""
+def test_cleaning_keeps_good_rows_identically_anywhere(tmp_path: Path) -> None:
+    """The expected bytes follow from the documents alone, so the order of tasks does not matter."""
     good = [Document(f"module_{n:03}.py", text(f"f{n}")) for n in range(60)]
     repeated = [Document("copy.py", good[3].text.replace("\n", "\r\n")), Document("zzz.py", good[4].text)]
     write_documents(str(tmp_path / "raw"), [*good, Document("short.py", "x = 1"), *repeated], documents_per_file=60)
@@ -80,7 +58,7 @@ def test_cleaning_keeps_good_rows_identically_on_any_cluster(tmp_path: Path) -> 
     with (tmp_path / "raw" / "part-00001.jsonl.gz").open("ab") as file:
         file.write(gzip.compress(b"\n".join(broken)))
     settings = {"input_path": str(tmp_path / "raw"), "output_path": str(tmp_path / "out"), "validation_fraction": 0.2}
-    assert "Progress bars disabled" not in clean_on_ray(tmp_path, settings), "no reader of the step's log asked for any"
+    clean_and_shard(CleanAndShardConfig(**settings))
 
     kept = {document.id: document.text for document in good if document.id != "module_003.py"}
     kept["copy.py"] = good[3].text  # the filter keeps the smallest id of equal texts

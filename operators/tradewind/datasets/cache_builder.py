@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from tradewind.datasets.files import exists, join, write_text
-from tradewind.datasets.ray_data import spread
+from tradewind.datasets.ray_tasks import spread
 from tradewind.datasets.token_shards import Shard
 from tradewind.storage import file_system_at
 from tradewind.storage.filesystems import remove_file

@@ -4,7 +4,7 @@
 after newlines are normalised, and duplicate texts (the smallest id stays). The hash of a document's id alone decides
 its split and its train shard.
 
-Ray Data runs one task per input file, then shuffles by the text's hash, then by shard.
+A pipeline reads one file in each task, then shuffles by the text's hash, then by shard.
 """
 
 from __future__ import annotations
@@ -12,18 +12,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tradewind.datasets import counters
+from tradewind.datasets.backends import flow_backend
+from tradewind.datasets.dataset import Dataset
 from tradewind.datasets.documents import SUFFIX, Document, document_files, raw_lines, write_document_file
 from tradewind.datasets.files import join, write_json
-from tradewind.datasets.ray_data import quiet_ray_data
 from tradewind.steps.fields import PATH, check_fields, integer, number
-
-if TYPE_CHECKING:
-    import pandas
 
 SPLITS = ("train", "validation")
 KEPT, DUPLICATE, TOO_SHORT, UNDECODABLE = "kept", "duplicate", "too_short", "undecodable"
@@ -65,24 +64,24 @@ def clean_and_shard(config: CleanAndShardConfig) -> dict[str, Any]:
     """
     files = document_files(config.input_path)
     _check_input(config, files)
-    with quiet_ray_data():
-        import ray
-
-        source = ray.data.from_items([{"path": path} for path in files], override_num_blocks=len(files))
-        buckets = min(MAX_BUCKETS, max(MIN_BUCKETS, len(files)))
-        rows = source.flat_map(partial(_rows_of_file, min_chars=config.min_chars, buckets=buckets))
-        marked = rows.groupby("bucket", num_partitions=buckets).map_groups(_mark_duplicates, batch_format="pandas")
-        placed = marked.map_batches(partial(_place, config=config), batch_format="pandas").materialize()
-        tally = _total(placed.map_batches(_count, batch_format="pandas").take_all())
-        _check_splits(config, {split: tally[split]["documents"] for split in SPLITS})
-        shards = placed.filter(expr=f"outcome == '{KEPT}'").groupby("shard", num_partitions=config.train_shards + 1)
-        shards.map_groups(partial(_write_shard, config.output_path), batch_format="pandas").materialize()
-    stats = _stats(tally)
+    texts = Dataset.from_list(files).flat_map(partial(_rows_of_file, min_chars=config.min_chars))
+    buckets = min(MAX_BUCKETS, max(MIN_BUCKETS, len(files)))
+    unique = texts.group_by(_digest, reducer=_first, sort_by=_id, num_output_shards=buckets)
+    shards = unique.group_by(
+        partial(_shard_of_row, config=config),
+        reducer=partial(_write_shard, config.output_path),
+        sort_by=_id_and_text,
+        num_output_shards=config.train_shards + 1,
+    )
+    results = flow_backend().execute(shards)
+    tally = _total(results)
+    _check_splits(config, {split: tally[split]["documents"] for split in SPLITS})
+    stats = _stats(tally, results.counters)
     write_json(join(config.output_path, "stats.json"), stats)
     return stats
 
 
-clean_and_shard.needs = ("pandas", "pyarrow")  # type: ignore[attr-defined]  # checked before its step starts
+clean_and_shard.needs = ("zstandard",)  # type: ignore[attr-defined]  # checked before its step starts
 
 
 def normalise(text: str) -> str:
@@ -117,9 +116,9 @@ def _check_input(config: CleanAndShardConfig, files: list[str]) -> None:
     documents: Counter[str] = Counter()
     for path in files:
         for line in raw_lines(path):
-            row = _row_of_line(line, config.min_chars, 1)
-            if row["outcome"] == KEPT:
-                documents[split_of(row["id"], config.validation_fraction)] += 1
+            document, _ = _document(line, config.min_chars)
+            if document is not None:
+                documents[split_of(document.id, config.validation_fraction)] += 1
             if len(documents) == len(SPLITS):
                 return
     _check_splits(config, documents)
@@ -134,66 +133,77 @@ def _check_splits(config: CleanAndShardConfig, documents: Mapping[str, int]) -> 
             )
 
 
-def _rows_of_file(row: dict[str, Any], *, min_chars: int, buckets: int) -> list[dict[str, Any]]:
-    return [_row_of_line(line, min_chars, buckets) for line in raw_lines(row["path"])]
+def _rows_of_file(path: str, *, min_chars: int) -> Iterator[Document]:
+    for line in raw_lines(path):
+        document, outcome = _document(line, min_chars)
+        if document is None:
+            counters.increment(outcome)
+        else:
+            yield document
 
 
-def _row_of_line(line: bytes, min_chars: int, buckets: int) -> dict[str, Any]:
+def _document(line: bytes, min_chars: int) -> tuple[Document | None, str]:
+    """Return the document of a line, or None and why it is dropped."""
     try:
         value = json.loads(line)
-        document_id, text = value["id"], normalise(value["text"])
-        digest = hashlib.sha256(text.encode("utf-8")).hexdigest()
-        document_id.encode("utf-8")
+        document = Document(value["id"], normalise(value["text"]))
+        document.id.encode("utf-8")
+        document.text.encode("utf-8")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # a lone surrogate is a ValueError
-        return {"id": "", "text": "", "digest": "", "bucket": 0, "outcome": UNDECODABLE}
-    if len(text.strip()) < min_chars:
-        return {"id": document_id, "text": "", "digest": "", "bucket": 0, "outcome": TOO_SHORT}
-    bucket = int(digest[:8], 16) % buckets
-    return {"id": document_id, "text": text, "digest": digest, "bucket": bucket, "outcome": KEPT}
+        return None, UNDECODABLE
+    return (document, KEPT) if len(document.text.strip()) >= min_chars else (None, TOO_SHORT)
 
 
-def _mark_duplicates(group: pandas.DataFrame) -> pandas.DataFrame:
-    """Mark all kept rows with one text as duplicates, except the one with the smallest id."""
-    ordered = group.sort_values(["digest", "id"], ignore_index=True)
-    repeated = (ordered["outcome"] == KEPT) & ordered.duplicated(["outcome", "digest"])
-    ordered.loc[repeated, "outcome"] = DUPLICATE
-    ordered.loc[repeated, "text"] = ""
-    return ordered
+def _digest(document: Document) -> bytes:
+    return hashlib.sha256(document.text.encode("utf-8")).digest()
 
 
-def _place(batch: pandas.DataFrame, config: CleanAndShardConfig) -> pandas.DataFrame:
-    """Add each row's shard, and drop the columns that no later stage reads."""
-    return batch.assign(shard=[shard_of(name, config) for name in batch["id"]])[["id", "text", "shard", "outcome"]]
+def _id(document: Document) -> str:
+    return document.id
 
 
-def _count(batch: pandas.DataFrame) -> pandas.DataFrame:
-    """Return one row per shard and outcome: documents and characters of this batch."""
-    counted = batch.assign(documents=1, characters=batch["text"].str.len())
-    return counted.groupby(["shard", "outcome"], as_index=False)[["documents", "characters"]].sum()
+def _id_and_text(document: Document) -> tuple[str, str]:
+    return document.id, document.text
 
 
-def _write_shard(output_path: str, group: pandas.DataFrame) -> pandas.DataFrame:
-    ordered = group.sort_values(["id", "text"], ignore_index=True)
-    documents = (Document(*pair) for pair in zip(ordered["id"], ordered["text"], strict=True))
-    write_document_file(join(output_path, ordered["shard"][0]), documents)
-    return ordered[["shard"]].head(1)
+def _first(_: bytes, documents: Iterator[Document]) -> Document:
+    """Keep the document with the smallest id of one text."""
+    first = next(documents)
+    counters.increment(DUPLICATE, sum(1 for _ in documents))
+    return first
 
 
-def _total(counts: list[dict[str, Any]]) -> dict[str, Counter[str]]:
-    """Sum the documents and characters of each split, and the dropped documents by reason under ``dropped``."""
-    tally: dict[str, Counter[str]] = {name: Counter() for name in (*SPLITS, "dropped")}
-    for row in counts:
-        if row["outcome"] == KEPT:
-            split = str(row["shard"]).split("/")[0]
-            tally[split].update(documents=int(row["documents"]), characters=int(row["characters"]))
-        else:
-            tally["dropped"].update({str(row["outcome"]): int(row["documents"])})
+def _shard_of_row(document: Document, config: CleanAndShardConfig) -> str:
+    return shard_of(document.id, config)
+
+
+def _write_shard(output_path: str, shard: str, documents: Iterator[Document]) -> tuple[str, int, int]:
+    """Write one shard; return its name and how many documents and characters it has."""
+    characters = 0
+
+    def counted() -> Iterator[Document]:
+        nonlocal characters
+        for document in documents:
+            characters += len(document.text)
+            yield document
+
+    count = write_document_file(join(output_path, shard), counted())
+    return shard, count, characters
+
+
+def _total(shards: Iterable[tuple[str, int, int]]) -> dict[str, Counter[str]]:
+    """Sum the documents and characters of each split."""
+    tally: dict[str, Counter[str]] = {name: Counter() for name in SPLITS}
+    for shard, documents, characters in shards:
+        tally[shard.split("/")[0]].update(documents=documents, characters=characters)
     return tally
 
 
-def _stats(tally: dict[str, Counter[str]]) -> dict[str, Any]:
-    dropped = {reason: tally["dropped"][reason] for reason in (TOO_SHORT, UNDECODABLE, DUPLICATE)}
+def _stats(tally: Mapping[str, Counter[str]], counted: Mapping[str, int]) -> dict[str, Any]:
     splits: dict[str, Any] = {split: dict(tally[split]) for split in SPLITS}
-    kept = sum(split["documents"] for split in splits.values())
-    characters = sum(split["characters"] for split in splits.values())
-    return {**splits, "kept": kept, "characters": characters, "dropped": dropped}
+    return {
+        **splits,
+        "kept": sum(split["documents"] for split in splits.values()),
+        "characters": sum(split["characters"] for split in splits.values()),
+        "dropped": {reason: counted.get(reason, 0) for reason in (TOO_SHORT, UNDECODABLE, DUPLICATE)},
+    }

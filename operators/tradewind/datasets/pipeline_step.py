@@ -1,10 +1,10 @@
 """A step that processes a pipeline: its next attempt goes on with the shards that were not done.
 
-    def long_texts(config: LongTexts) -> Dataset:
-        rows = Dataset.from_files(f"{config.documents}/*.jsonl.gz").load_jsonl()
-        return rows.filter(is_long).write_jsonl(f"{config.output_path}/data-{{shard:05d}}-of-{{total:05d}}.jsonl.gz")
+def long_texts(config: LongTexts) -> Dataset:
+    rows = Dataset.from_files(f"{config.documents}/*.jsonl.gz").load_jsonl()
+    return rows.filter(is_long).write_jsonl(f"{config.output_path}/data-{{shard:05d}}-of-{{total:05d}}.jsonl.gz")
 
-    step = dataset_step("long", long_texts, LongTexts(documents=raw, output_path=this_output_path()))
+step = dataset_step("long", long_texts, LongTexts(documents=raw, output_path=this_output_path()))
 """
 
 from __future__ import annotations

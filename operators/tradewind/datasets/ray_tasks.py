@@ -1,15 +1,26 @@
-"""Process the shards of a stage as tasks of the surrounding Ray cluster, never on its head if there are other nodes."""
+"""Process shards and other pieces of work as tasks of the surrounding Ray cluster, off its head if it can."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from tradewind.datasets.backends import Backend, Outcome
 from tradewind.datasets.shard_task import ShardFailure, StageWork, run_shard
+from tradewind.datasets.source_files import DownloadError
+from tradewind.datasets.token_rows import TokenizingError
 from tradewind.text import single_line
+
+_INPUT_ERRORS: Final = (TokenizingError, DownloadError)
+_MAX_LOSSES: Final = 20
+_MAX_PIECES: Final = 1_000
+"""Pieces that are submitted at one time; Ray runs as many as there are CPUs."""
+
+_T = TypeVar("_T")
 
 
 @contextmanager
@@ -48,9 +59,7 @@ class RayTasks:
             "max_retries": 0,  # a shard has budgets of its own
             "name": f"stage {work.stage.number + 1}",
         }
-        if (head := _avoidable_head(ray)) is not None:
-            options["label_selector"] = {"ray.io/node-id": f"!{head}"}
-        self._task = ray.remote(run_shard).options(**options)
+        self._task = ray.remote(run_shard).options(**options, **_off_the_head(ray))
 
     def submit(self, shard: int) -> None:
         """Begin a shard."""
@@ -83,8 +92,53 @@ class RayTasks:
             self._ray.cancel(ref, force=True)
 
 
-def _avoidable_head(ray: Any) -> str | None:
-    """Return the id of the head's node if it offers CPUs and another node does as well."""
+def spread(pieces: Sequence[_T], work: Callable[[_T], Any], *, is_small: bool) -> Iterator[Any]:
+    """Yield what ``work`` returns for each piece, in order of completion.
+
+    Args:
+        pieces: Arguments of ``work``. A piece whose worker is lost is done again.
+        work: Runs in a worker for each piece.
+        is_small: Run in this process, which is faster than to start workers.
+
+    Raises:
+        TokenizingError: The first one that ``work`` raises; likewise ``DownloadError``.
+    """
+    if is_small:
+        yield from map(work, pieces)
+        return
+    with connected_to_ray():
+        import ray
+
+        task = ray.remote(_run_piece).options(max_retries=_MAX_LOSSES, **_off_the_head(ray))
+        shared, waiting = ray.put(work), deque(pieces)
+        running: list[Any] = []
+        try:
+            while waiting or running:
+                while waiting and len(running) < _MAX_PIECES:
+                    running.append(task.remote(shared, waiting.popleft()))
+                done, running = ray.wait(running)
+                for result in ray.get(done):
+                    if isinstance(result, _INPUT_ERRORS):
+                        raise result
+                    yield result
+        finally:
+            for ref in running:
+                ray.cancel(ref, force=True)
+
+
+def _run_piece(work: Callable[[Any], Any], piece: Any) -> Any:
+    """Run one piece; return an error about its input as the result, since Ray would wrap it in a traceback."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # each worker has one CPU
+    try:
+        return work(piece)
+    except _INPUT_ERRORS as error:
+        return error
+
+
+def _off_the_head(ray: Any) -> dict[str, Any]:
+    """Return options that keep a task off the head's node, if that offers CPUs and another node does as well."""
     nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
     heads = [node for node in nodes if "node:__internal_head__" in node["Resources"]]
-    return heads[0]["NodeID"] if heads and len(nodes) > 1 else None
+    if not heads or len(nodes) < 2:
+        return {}
+    return {"label_selector": {"ray.io/node-id": f"!{heads[0]['NodeID']}"}}

@@ -30,6 +30,8 @@ from tradewind.storage import open_file
 from tradewind.text import quote_first_names, single_line
 
 _PARQUET_ROWS: Final = 1024
+_ENCRYPTED: Final = 1
+"""Bit of a member's flags."""
 _MAX_MEMBERS: Final = 1_000_000
 _READ_ERRORS: Final = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, NotImplementedError)
 
@@ -117,9 +119,11 @@ def load_zip_members(rows: Rows, path: str, pattern: str = "*") -> Iterator[dict
                 continue
             rows.number, rows.row = number, {"filename": member.filename}
             try:
+                if member.flag_bits & _ENCRYPTED:
+                    raise RowError("it is encrypted")
                 with archive.open(member) as opened:
-                    content = _bounded(opened, f"{path} member {member.filename!r}")
-            except (*_READ_ERRORS, RowError, RuntimeError) as error:  # encrypted, unknown packing
+                    content = _bounded(opened, "it")
+            except (*_READ_ERRORS, RowError) as error:
                 rows.reject(RowError(f"{path} member {member.filename!r} cannot be read: {single_line(error)}"))
                 continue
             yield {"filename": member.filename, "content": content}

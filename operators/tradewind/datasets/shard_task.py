@@ -10,6 +10,7 @@ import io
 import itertools
 import json
 import posixpath
+import re
 import sysconfig
 import time
 import traceback
@@ -31,7 +32,8 @@ from tradewind.text import truncated_repr
 COLLECT: Final = Shuffle("collect", 1)
 """How rows come back to the caller: all in one bucket, in their order."""
 _PACKAGE: Final = posixpath.dirname(posixpath.dirname(__file__))
-_LIBRARIES: Final = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
+_NOT_OWN: Final = (_PACKAGE, "<frozen", sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
+_INSTALLED: Final = re.compile("[/-]packages/")
 _BUFFER_BYTES: Final = 1 << 20
 
 
@@ -114,7 +116,7 @@ class ShardFailure:
     damaged: str | None = None
 
     def __str__(self) -> str:
-        parts = [f"shard {self.shard:,}: {self.message}"]
+        parts = [f"shard {self.shard:,}: {self.message.rstrip('.')}"]
         parts += [f"at {self.frame}"] if self.frame else []
         parts += [f"while it read {self.place}"] if self.place else []
         parts += [f"the row was {self.row}"] if self.row else []
@@ -306,10 +308,12 @@ def _failure(shard: int, rows: Rows, error: BaseException) -> ShardFailure:
 def _user_frame(error: BaseException) -> str:
     """Return ``file:line, in function`` of the innermost frame of the user's own code."""
     frames = traceback.extract_tb(error.__traceback__)
-    if error.__cause__ is not None:
-        frames = traceback.StackSummary([*frames, *traceback.extract_tb(error.__cause__.__traceback__)])
-    foreign = [frame for frame in frames if not frame.filename.startswith(_PACKAGE)]
-    own = [frame for frame in foreign if not frame.filename.startswith(_LIBRARIES)] or foreign
+    if isinstance(error.__cause__, StopIteration):
+        frames = traceback.extract_tb(error.__cause__.__traceback__)
+    installed = [frame for frame in frames if _INSTALLED.search(frame.filename)]
+    own = [frame for frame in frames if not frame.filename.startswith(_NOT_OWN) and frame not in installed]
+    if not own and not isinstance(error, RowError):  # the user's package may be installed
+        own = [frame for frame in installed if not frame.filename.startswith(_PACKAGE)]
     return f"{posixpath.basename(own[-1].filename)}:{own[-1].lineno}, in {own[-1].name}" if own else ""
 
 

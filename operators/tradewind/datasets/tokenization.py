@@ -1,6 +1,6 @@
 """Tokenize files into token caches that Levanter trains from, on all hosts of the cluster.
 
-Ray Data makes one shard of each input file, or of each span of a large one. A shard appears only when complete, and its
+Ray tasks make one shard of each input file, or of each span of a large one. A shard appears only when complete, and its
 name identifies its input. An attempt after a loss makes the missing shards. Then the cache is built from all shards,
 and they are removed. The tokens, their order, layout and ledger are those of Levanter's own builder.
 """
@@ -22,7 +22,7 @@ from typing import Any, Final
 from tradewind.datasets.cache_builder import build_cache, is_built, ledger_names
 from tradewind.datasets.files import join, write_json
 from tradewind.datasets.hub import Hub, HubAccess
-from tradewind.datasets.ray_data import spread
+from tradewind.datasets.ray_tasks import spread
 from tradewind.datasets.source_files import repeat_if_damaged
 from tradewind.datasets.token_encoding import TokenRecipe, check_first_row, encode_file, levanter_processor
 from tradewind.datasets.token_inputs import InputFile, check_no_test_data, check_unchanged, input_files

@@ -196,29 +196,41 @@ def _array(name: str, kind: Any, values: list[Any], place: str) -> Any:
 
     try:
         array = pa.array(values, kind)
-        lost = None if kind is None or not pa.types.is_nested(kind) else _lost_field(pa.array(values).type, kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         earlier = "" if kind is None else f", and is {kind} in earlier rows or the schema"
         raise RowError(
             f"{place}the column {name!r} does not fit{earlier}: {single_line(error).rstrip('.')}. {_HINT}"
         ) from error
-    if lost is not None:
-        raise RowError(
-            f"{place}the column {name!r} has the field {lost!r}, and earlier rows or the schema have not. {_HINT}"
-        )
+    if kind is not None and (lost := _lost(values, kind)):
+        raise RowError(f"{place}the column {name!r} has {lost}, and earlier rows or the schema have not. {_HINT}")
     return array
 
 
-def _lost_field(found: Any, kind: Any) -> str | None:
-    """Return a field of the type ``found`` that a conversion to ``kind`` leaves out without a word."""
+def _lost(values: list[Any], kind: Any) -> str | None:
+    """Return what Arrow would leave out or cut off without a word when it makes ``kind`` of the values."""
     import pyarrow as pa
 
-    if pa.types.is_struct(found) and pa.types.is_struct(kind):
+    if not (pa.types.is_nested(kind) or pa.types.is_integer(kind) or pa.types.is_date(kind)):
+        return None
+    try:
+        return _lost_of(pa.array(values).type, kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):  # pairs for a map, which has a type for each
+        return None
+
+
+def _lost_of(found: Any, kind: Any) -> str | None:
+    from pyarrow import types
+
+    if types.is_floating(found) and types.is_integer(kind):
+        return f"numbers of the type {found}"
+    if types.is_timestamp(found) and types.is_date(kind):
+        return "times"
+    if types.is_struct(found) and types.is_struct(kind):
         for field in found:
             if kind.get_field_index(field.name) < 0:
-                return str(field.name)
-            if (lost := _lost_field(field.type, kind.field(field.name).type)) is not None:
+                return f"the field {field.name!r}"
+            if lost := _lost_of(field.type, kind.field(field.name).type):
                 return lost
-    if pa.types.is_list(found) and hasattr(kind, "value_type"):
-        return _lost_field(found.value_type, kind.value_type)
+    if types.is_list(found) and hasattr(kind, "value_type"):
+        return _lost_of(found.value_type, kind.value_type)
     return None

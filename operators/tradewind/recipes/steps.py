@@ -109,7 +109,7 @@ def clean(name: str, documents: Any, **options: Any) -> ExecutorStep:
 
     Its own options are the fields of ``CleanAndShardConfig``, such as ``validation_fraction``.
     """
-    about = "Cleaned, deduplicated, split into training and validation, and sharded with Ray Data."
+    about = "Cleaned, deduplicated, split into training and validation, and sharded."
     recipe = _Recipe("clean", clean_and_shard, CleanAndShardConfig, about)
     return recipe.step(name, {"input_path": _input("documents", documents)}, options)
 
