@@ -13,7 +13,7 @@ import requests
 from tests.airflow.conftest import DagRun, Environment
 from tests.support.pages import SCHEDULED
 
-# Not in `make test`: a job on a node with a temporary folder of its own may lose its last line to Ray (issue 34).
+# Not in `make test`: ten DAG runs at once take minutes of a busy machine.
 pytestmark = [pytest.mark.airflow, pytest.mark.ray, pytest.mark.long]
 
 DAY = "2026-01-02"
