@@ -133,7 +133,7 @@ def test_same_bytes_are_written_by_each_run_and_backend(tmp_path: Path, name: st
     found = []
     for folder, kind in enumerate(["sync", "sync", "threadpool", "threadpool"]):
         data, pattern = rows.deduplicate(lambda row: row["id"], 4), f"{tmp_path}/{folder}/{name}"
-        paths = run(data.write_parquet(pattern) if name.endswith("t") else data.write_jsonl(pattern), kind=kind)
+        paths = run(data.write_parquet(pattern) if name.endswith("parquet") else data.write_jsonl(pattern), kind=kind)
         found.append([(Path(path).name, Path(path).read_bytes()) for path in paths])
         assert len(found[-1]) == 4
     assert found.count(found[0]) == 4
@@ -246,7 +246,7 @@ NAN = float("nan")
             ["The row has no column 'b': it has 'a'", "the row was {'a': 1}"],
         ),
         (of([1]).select("a"), ["The row has no column 'a': it is 1"]),
-        (of([1]).load_jsonl(), ["A reader got a int, and needs the path of a file."]),
+        (of([1]).load_jsonl(), ["A reader got a int, and needs the path of a file"]),
         (of([[1], "a"]).deduplicate(lambda row: row), ["The key [1] is a list: give strings"]),
         (of([1, NAN]).deduplicate(lambda row: row), ["The key is NaN", "the row was [1, nan]"]),
         (of([1, NAN]).deduplicate(lambda row: ("a", row)), ["The key is NaN"]),
