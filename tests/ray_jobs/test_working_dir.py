@@ -126,6 +126,7 @@ def test_links_within_folder_are_uploaded_as_targets(folder: Path) -> None:
         ("/".join("d" * 101), lambda at: at.mkdir(parents=True), "is below more than 100 folders"),
         (".gitignore", lambda at: at.write_bytes(b"caf\xe9\n"), "pkg/.gitignore cannot be used: it is no text"),
         ("a/.rayignore", lambda at: at.write_text("x\n[z-a]\n"), "pkg/a/.rayignore: line 2, '[z-a]', is no pattern"),
+        (".rayignore", lambda at: at.write_text("*" * 5000 + "x"), "pkg/.rayignore: line 1, '*****"),
         (".rayignore", lambda at: at.write_text("*a*a*a*b"), "pkg/.rayignore: line 1, '*a*a*a*b', is no pattern as in"),
         (".gitignore", lambda at: at.write_text("x\n" * 5001), "pkg/.gitignore has 5,001 patterns"),
     ],

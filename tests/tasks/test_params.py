@@ -174,6 +174,9 @@ def test_any_date_may_be_backfilled_unless_dag_catches_up(schedule: str | None) 
     if schedule is not None:
         with pytest.raises(ExperimentError, match=r"'made': catchup needs a start_date, at which the first run starts"):
             make(schedule=schedule, catchup=True)
+        for wrong in ("2024-01-01", start.date(), 5):
+            with pytest.raises(ExperimentError, match=r"'made': start_date is .*, which is no datetime: give "):
+                make(schedule=schedule, start_date=wrong)
 
 
 # ---- concurrency

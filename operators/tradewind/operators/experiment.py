@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pendulum
@@ -194,6 +194,11 @@ def _dag_arguments(
 ) -> dict[str, Any]:
     arguments = dict(given)
     arguments["default_args"] = DEFAULTS | (arguments.get("default_args") or {})
+    for name in ("start_date", "end_date"):
+        if not isinstance(date := arguments.get(name), datetime | None):
+            raise ExperimentError(
+                f"DAG {dag_id!r}: {name} is {truncated_repr(date)}, which is no datetime: give datetime(2026, 1, 1)."
+            )
     if "start_date" not in arguments and "start_date" not in arguments["default_args"]:
         if schedule is not None and arguments.get("catchup", conf.getboolean("scheduler", "catchup_by_default")):
             raise ExperimentError(
