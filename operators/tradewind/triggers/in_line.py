@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 def waits_in_line() -> bool:
     """Whether the running task is such a one. It should defer even if it is not ``deferrable``.
 
-    Airflow makes a signal to a task that waits by itself an error of this task, and goes on with the next one.
+    Airflow makes a signal to a task that waits by itself an error of this task, and continues with the next one.
     """
     from airflow.sdk.execution_time import task_runner
 
@@ -57,7 +57,7 @@ async def ending_in_line(
         try:
             if stop is not None:
                 await stop()
-        except Exception as error:  # Airflow would go on with the next task
+        except Exception as error:  # Airflow would continue with the next task
             logger.warning("The job may run on: %s", error)
         finally:
             if signals:
