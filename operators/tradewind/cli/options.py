@@ -411,7 +411,7 @@ DATA: Final = CommandGroup(
                 ),
                 option(
                     "--scratch", metavar="PATH",
-                    help="folder of what is done so far: with it, a second run goes on after the first",
+                    help="folder of what is done so far: with it, a second run continues the first",
                 ),
                 option("--dry-run", action="store_true", help="print the stages, and process nothing"),
                 option("script", metavar="SCRIPT", help="a Python file"),

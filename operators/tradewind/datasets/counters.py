@@ -1,4 +1,4 @@
-"""Count what a user's functions see; the sums stand in the log, the result and ``progress.json``."""
+"""Count what a user's functions see; the log, the result and ``progress.json`` show the sums."""
 
 from __future__ import annotations
 

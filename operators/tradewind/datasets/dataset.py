@@ -87,7 +87,7 @@ class Read(Operation):
 
 @dataclass(frozen=True)
 class Write(Operation):
-    """Write each shard to a file, and go on with the path of that file.
+    """Write each shard to a file, and continue with the path of that file.
 
     Attributes:
         kind: Name of a writer in ``tradewind.datasets.writers``.
@@ -151,7 +151,7 @@ class Dataset(Generic[T]):
 
     @staticmethod
     def from_files(pattern: str, empty_glob_ok: bool = False) -> Dataset[str]:
-        """Return the paths of all files that match a glob, one shard each; ``{a,b}`` stands for both.
+        """Return the paths of all files that match a glob, one shard each; ``{a,b}`` matches both.
 
         The files are listed when the data set is processed. No file at all is then a ``FileNotFoundError``, unless
         ``empty_glob_ok``.

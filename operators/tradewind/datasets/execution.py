@@ -1,4 +1,4 @@
-"""Process a pipeline stage by stage, and go on where an earlier attempt was lost.
+"""Process a pipeline stage by stage, and continue where an earlier attempt was lost.
 
 The scratch folder has a folder for each stage, named by the stage's key, with the files of its shuffle and a record of
 each shard. When all shards are done, the attempt that gets there first writes the stage's manifest; an attempt that

@@ -1,4 +1,4 @@
-"""A step that processes a pipeline: its next attempt goes on with the shards that were not done.
+"""A step that processes a pipeline: its next attempt makes only the missing shards.
 
 def long_texts(config: LongTexts) -> Dataset:
     rows = Dataset.from_files(f"{config.documents}/*.jsonl.gz").load_jsonl()

@@ -1,7 +1,7 @@
 """Process one shard of a stage in a worker, and leave its file and a record of it.
 
 A task returns its failure as a value, so that what a user reads is not wrapped in another traceback, and that an error
-that cannot be pickled is told like any other.
+that cannot be pickled is reported like any other.
 """
 
 from __future__ import annotations

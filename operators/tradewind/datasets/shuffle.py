@@ -1,6 +1,6 @@
 """Distribute rows to other shards by key: sorted runs in one file for each shard, and a streaming merge of them.
 
-A shard sorts as many rows as its memory holds by bucket, key and ``sort_by``, writes them as a run, and goes on. The
+A shard sorts as many rows as its memory holds by bucket, key and ``sort_by``, writes them as a run, and continues. The
 file is all runs, then an index with one slot for each run and bucket. A bucket is read as the merge of its segments of
 all files, in the order of the shards and of their rows. Each block has a checksum, so a reader never takes a damaged or
 cut block for rows.
