@@ -42,8 +42,8 @@ LAYERS: dict[str, set[str]] = {
     "deployment": {"steps", "storage", "ray_jobs", "cloud_tpu", "fleet", "plans", "serialization"},
     "triggers": {"timeouts", "storage", "ray_jobs", "cloud_tpu", "records", "attempts", "deployment"},
     "tasks": {
-        "_version", "text", "steps", "storage", "ray_jobs", "cloud_tpu", "records", "serialization", "plans", "attempts",
-        "runtime", "links", "deployment", "triggers",
+        "_version", "text", "steps", "storage", "ray_jobs", "cloud_tpu", "records", "serialization", "plans",
+        "attempts", "runtime", "links", "deployment", "triggers",
     },
     "hooks": {"steps", "ray_jobs", "records", "serialization", "attempts", "deployment", "triggers", "tasks"},
     "operators": {

@@ -54,8 +54,8 @@ class Backend:
         num_gpus: GPUs of one task of Ray.
         on_error: What happens to a row that fails: ``raise``, ``skip`` or ``quarantine``.
         dry_run: Print the stages, and process nothing.
-        scratch: Folder for files between stages and for records of what is done, so that the next attempt continues. None
-            takes ``.dataset`` of the step that runs, else a temporary folder of this machine.
+        scratch: Folder for files between stages and for records of finished shards, from which the next attempt
+            continues. None takes ``.dataset`` of the step that runs, else a temporary folder of this machine.
     """
 
     kind: BackendKind = "threadpool"
