@@ -233,6 +233,8 @@ NAN = float("nan")
         ),
         (of([1]).map(strange), ["Strange: its text cannot be shown", "in strange"]),
         (of([1]).map(stopped), ["StopIteration", "in stopped"]),
+        (of([1]).flat_map(lambda row: None), ["the function of flat_map returned None: return or yield rows"]),
+        (of([1]).map_shard(lambda rows, shard: None), ["the function of map_shard returned None"]),
         (of([1]).filter(stopped), ["StopIteration", "in stopped"]),
         (of([1]).flat_map(stopped), ["StopIteration", "in stopped"]),
         (of([1]).flat_map(halves), ["StopIteration", "in halves"]),
@@ -308,6 +310,16 @@ def test_quarantined_rows_lie_beside_output(tmp_path: Path) -> None:
     kept = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("out/quarantine/*"))]
     assert [entry["row"] for entry in kept] == [{"half": "\ud800"}, {"1": "{2}"}, "[[[[...]]]]"]
     assert all(entry["place"] == "row 1" and "A row has no JSON form" in entry["error"] for entry in kept)
+
+
+def test_left_out_row_is_an_error_of_later_run_that_allows_none(tmp_path: Path) -> None:
+    data = Dataset.from_list([1, 0]).map(lambda row: 1 / row).write_jsonl(f"{tmp_path}/out/{{shard}}.jsonl")
+    scratch = {"scratch": f"{tmp_path}/scratch"}
+    assert [run(data, on_error="skip", **scratch).rejected for _ in range(2)] == [1, 1]
+    for _ in range(2):
+        with pytest.raises(PipelineError, match="1 of 2 shards failed"):
+            run(data, **scratch)
+    assert run(data, on_error="skip", **scratch).rejected == 1
 
 
 def test_mistake_in_code_is_no_bad_row() -> None:

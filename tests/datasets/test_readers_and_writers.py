@@ -7,7 +7,9 @@ import datetime
 import gzip
 import io
 import json
+import os
 import re
+import struct
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -144,6 +146,13 @@ def test_bombs_are_bounded_told_and_left_out(tmp_path: Path) -> None:
     assert_told_or_left_out(lines, "a.jsonl.gz line 1 is malformed: it has more than 33,554,432 bytes", ROWS)
     members = file_with(tmp_path, "a.zip", as_zip({"a": long, "b": b"1"}))
     content = [{"filename": "b", "content": b"1"}]
+    directory = tmp_path / "b.zip"  # of 49 MiB, in a hole of the file
+    directory.write_bytes(b"")
+    os.truncate(directory, 49 << 20)
+    with directory.open("ab") as file:
+        file.write(b"PK\x05\x06" + struct.pack("<HHHHIIH", 0, 0, 65535, 65535, 49 << 20, 0, 0))
+    with pytest.raises(PipelineError, match="b.zip has a directory of 51,380,224 bytes, too many members"):
+        run(Dataset.from_list([str(directory)]).load_zip_members(), on_error="skip")
     with pytest.raises(PipelineError, match="a.jsonl.gz has more than 33,554,432 bytes"):
         run(Dataset.from_list([lines]).load_text())
     assert_told_or_left_out(members, "a.zip member 'a' cannot be read: it has more than 33,554,432 bytes", content)
@@ -184,7 +193,7 @@ def rows_then(last: dict[str, Any], column: Any = None) -> list[Any]:
         (rows_then({"a": "x"}), None, "the column 'a' does not fit, and is null in earlier rows or the schema: "),
         (rows_then({"a": 1.5}, 1), None, "the column 'a' has numbers of the type double, and earlier rows"),
         (rows_then({"a": NOW}, NOW.date()), None, "the column 'a' has times, and earlier rows"),
-        (rows_then({"c": 1}), None, "they have the column 'c', and earlier rows or the schema have not"),
+        (rows_then({"c": 1}), None, "they have the column 'c', and earlier rows or the schema not"),
         (rows_then({"nested": [{"d": 1}]}), None, "the column 'nested' has the field 'd', and earlier rows"),
         (
             [{"a": 1, "b": 2}],

@@ -172,7 +172,10 @@ class _Run:
         return needed[::-1]
 
     def _whole_shards(self, stage: Stage) -> dict[int, ShardResult]:
-        """Return the shards of the manifest, or else of the records, whose files are as they were written."""
+        """Return the shards of the manifest, or else of the records, whose files are as they were written.
+
+        Shards without all rows do not count if a row that fails is an error now.
+        """
         text = read_text(self._manifest(stage))
         if text is not None:
             results = [ShardResult(**entry) for entry in json.loads(text)]
@@ -182,6 +185,8 @@ class _Run:
             contents = read_contents([join(folder, name) for name in names])
             results = [ShardResult(**json.loads(content.text)) for content in contents.values() if not content.flaw]
         listings = {folder: _listing(folder) for folder in {parent(result.path) for result in results}}
+        if self._backend.on_error == "raise":
+            results = [result for result in results if not result.rejected]
         whole = {result.shard: result for result in results if _is_whole(result, listings[parent(result.path)])}
         if isinstance(stage.sink, Write) and stage.sink.skip_existing:
             whole = {**_existing(stage), **whole}

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import IO, Any, Final
+from typing import IO, Any, Final, cast
 
 from tradewind.datasets.rows import RowError, Rows, selected
 from tradewind.datasets.token_rows import (
@@ -32,7 +32,10 @@ from tradewind.text import quote_first_names, single_line
 _PARQUET_ROWS: Final = 1024
 _ENCRYPTED: Final = 1
 """Bit of a member's flags."""
-_MAX_MEMBERS: Final = 1_000_000
+_MAX_DIRECTORY_BYTES: Final = 48 << 20
+"""Bound for the directory of an archive: about a million members, which take 400 MB of memory."""
+_BATCH_BYTES: Final = 1 << 26
+"""Parquet is read in batches of about so many bytes, of at most ``_PARQUET_ROWS`` rows."""
 _READ_ERRORS: Final = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, NotImplementedError)
 
 Reader = Callable[..., Iterator[Any]]
@@ -74,7 +77,9 @@ def load_parquet(
             names = opened.schema_arrow.names
             if missing := [column for column in columns or () if column not in names]:
                 raise RowError(f"{path} has no column {missing[0]!r}: it has {quote_first_names(names)}.")
-            for batch in opened.iter_batches(_PARQUET_ROWS, columns=None if columns is None else list(columns)):
+            size = sum(opened.metadata.row_group(at).total_byte_size for at in range(opened.metadata.num_row_groups))
+            count = min(max(_BATCH_BYTES * opened.metadata.num_rows // max(size, 1), 1), _PARQUET_ROWS)
+            for batch in opened.iter_batches(count, columns=None if columns is None else list(columns)):
                 if batch_mode:
                     rows.number += batch.num_rows
                     yield batch
@@ -110,11 +115,8 @@ def load_text(rows: Rows, path: str) -> Iterator[dict[str, str]]:
 
 def load_zip_members(rows: Rows, path: str, pattern: str = "*") -> Iterator[dict[str, Any]]:
     """Yield name and bytes of each member that matches; its name is not a path to write to."""
-    with _reading(rows, path), open_file(path) as file, zipfile.ZipFile(file) as archive:
-        members = archive.infolist()
-        if len(members) > _MAX_MEMBERS:
-            raise RowError(f"{path} has {len(members):,} members: {_MAX_MEMBERS:,} are read at most.")
-        for number, member in enumerate(members, 1):
+    with _reading(rows, path), open_file(path) as file, zipfile.ZipFile(cast(Any, _Archive(file, path))) as archive:
+        for number, member in enumerate(archive.infolist(), 1):
             if member.is_dir() or not fnmatch.fnmatch(member.filename, pattern):
                 continue
             rows.number, rows.row = number, {"filename": member.filename}
@@ -127,6 +129,22 @@ def load_zip_members(rows: Rows, path: str, pattern: str = "*") -> Iterator[dict
                 rows.reject(RowError(f"{path} member {member.filename!r} cannot be read: {single_line(error)}"))
                 continue
             yield {"filename": member.filename, "content": content}
+
+
+class _Archive:
+    """A file of which ``ZipFile`` reads the directory at once, unless it is too large."""
+
+    def __init__(self, file: IO[bytes], path: str) -> None:
+        self._file = file
+        self._path = path
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def read(self, size: int = -1) -> bytes:
+        if size > _MAX_DIRECTORY_BYTES:
+            raise RowError(f"{self._path} has a directory of {size:,} bytes, too many members: split it.")
+        return self._file.read(size)
 
 
 READERS: Final[dict[str, Reader]] = {

@@ -48,6 +48,13 @@ def selected(row: Any, columns: Sequence[str]) -> dict[str, Any]:
         raise RowError(f"The row has no column {missing!r}: {has}.") from None
 
 
+def given_rows(given: Iterable[_R] | None, method: str) -> Iterable[_R]:
+    """Return what a user's function gave, unless it forgot to."""
+    if given is None:
+        raise TypeError(f"the function of {method} returned None: return or yield rows")
+    return given
+
+
 def error_text(error: BaseException) -> str:
     """Return the error's text in one line, or say that it has none that can be shown."""
     try:
@@ -122,7 +129,7 @@ class Rows:
         """Yield what ``fn`` yields for each row; before an error of a row, what it yielded until then."""
         for row in rows:
             try:
-                yield from fn(row)
+                yield from given_rows(fn(row), "flat_map")
             except Exception as error:
                 self.reject(error)
 

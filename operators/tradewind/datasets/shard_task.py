@@ -23,7 +23,7 @@ from typing import Any, Final
 from tradewind.datasets.dataset import Join, Read, ShardInfo, Shuffle, Transform, Write
 from tradewind.datasets.files import atomic_writer, join, state_of, write_text
 from tradewind.datasets.readers import READERS
-from tradewind.datasets.rows import PERMANENT, OnError, RowError, Rows, current_rows, error_text
+from tradewind.datasets.rows import PERMANENT, OnError, RowError, Rows, current_rows, error_text, given_rows
 from tradewind.datasets.shuffle import DEFAULT_MEMORY, DamagedShuffleError, ShuffleFile, ShuffleWriter, read_bucket
 from tradewind.datasets.stages import Chain, JoinedChain, Stage
 from tradewind.datasets.writers import SummedFile, write_rows
@@ -196,7 +196,7 @@ def _transformed(transform: Transform, stream: Iterator[Any], rows: Rows, info: 
         case "filter":
             return rows.filtered(transform.fn, stream)
         case "map_shard":
-            return iter(transform.fn(stream, info))
+            return iter(given_rows(transform.fn(stream, info), transform.name))
         case _:
             return _windows(transform.fn, transform.initial, stream)
 

@@ -184,7 +184,9 @@ def _table(batch: Any, schema: Any, place: str) -> Any:
         raise RowError(f"{place}they have no column, which Parquet cannot hold.")
     kinds = dict.fromkeys(names) if schema is None else {field.name: field.type for field in schema}
     if unknown := [name for name in names if name not in kinds]:
-        raise RowError(f"{place}they have the column {unknown[0]!r}, and earlier rows or the schema have not. {_HINT}")
+        raise RowError(
+            f"{place}they have the column {truncated_repr(unknown[0])}, and earlier rows or the schema not. {_HINT}"
+        )
     arrays = [_array(name, kind, [row.get(name) for row in batch], place) for name, kind in kinds.items()]
     if schema is not None:
         return pa.Table.from_arrays(arrays, schema=schema)
@@ -199,10 +201,12 @@ def _array(name: str, kind: Any, values: list[Any], place: str) -> Any:
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         earlier = "" if kind is None else f", and is {kind} in earlier rows or the schema"
         raise RowError(
-            f"{place}the column {name!r} does not fit{earlier}: {single_line(error).rstrip('.')}. {_HINT}"
+            f"{place}the column {truncated_repr(name)} does not fit{earlier}: {single_line(error).rstrip('.')}. {_HINT}"
         ) from error
     if kind is not None and (lost := _lost(values, kind)):
-        raise RowError(f"{place}the column {name!r} has {lost}, and earlier rows or the schema have not. {_HINT}")
+        raise RowError(
+            f"{place}the column {truncated_repr(name)} has {lost}, and earlier rows or the schema have not. {_HINT}"
+        )
     return array
 
 
@@ -228,7 +232,7 @@ def _lost_of(found: Any, kind: Any) -> str | None:
     if types.is_struct(found) and types.is_struct(kind):
         for field in found:
             if kind.get_field_index(field.name) < 0:
-                return f"the field {field.name!r}"
+                return f"the field {truncated_repr(field.name)}"
             if lost := _lost_of(field.type, kind.field(field.name).type):
                 return lost
     if types.is_list(found) and hasattr(kind, "value_type"):
