@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from tradewind.cloud_tpu.secret_manager import ENDPOINT_VARIABLE, SecretManagerE
 from tradewind.deployment.ray_connection import RayHook, cluster_of
 from tradewind.ray_jobs.dependencies import environment_of
 from tradewind.ray_jobs.errors import BadAddressError, BadRequestError, BadTokenError, ExposedSecretError, RayJobsError
-from tradewind.ray_jobs.request import JobRequest, check_entrypoint, check_env_vars, check_request
+from tradewind.ray_jobs.request import JobRequest, check_entrypoint, check_env_vars, check_request, shell_command
 from tradewind.ray_jobs.runtime_env import prepare_runtime_env
 from tradewind.serialization.callables import Call, ShippedFunction
 from tradewind.serialization.spec import StepSpec
@@ -58,6 +59,9 @@ COMMANDS = [
     f"(cd x && AWS_SECRET_ACCESS_KEY={PASSWORD} python train.py)",
     f"mysql -u root -p{PASSWORD} db",
     f"mysqldump -p{PASSWORD} db",
+    "mysql -pMyPassword1 db",
+    "imaginary -pMyPassword1 db",
+    f"docker run --env=HF_TOKEN={PASSWORD} x",
     f"mongosh -u me -p {PASSWORD}",
     f"az login --service-principal -u me -p {PASSWORD}",
     f"twine upload -u __token__ -p {PASSWORD} dist/x.whl",
@@ -126,13 +130,18 @@ HARMLESS_COMMANDS = [
 ]
 
 
+def check_list(command: str) -> None:
+    shell_command(shlex.split(command))
+
+
 def test_command_with_secret_is_refused(sandbox: Path) -> None:
-    secrets = [PASSWORD, HUGGING_FACE, WEB_TOKEN, HEX[:40], MIXED[:24]]
-    expect_refusal(named(COMMANDS, check_entrypoint), sandbox, ExposedSecretError, secrets=secrets)
+    secrets = [PASSWORD, HUGGING_FACE, WEB_TOKEN, HEX[:40], MIXED[:24], "MyPassword1", "MYPASSWORD1"]
+    cases = named(COMMANDS, check_entrypoint, check_list)
+    expect_refusal(cases, sandbox, ExposedSecretError, secrets=secrets)
 
 
 def test_command_that_only_resembles_secret_is_accepted(sandbox: Path) -> None:
-    expect_success(named(HARMLESS_COMMANDS, check_entrypoint), sandbox)
+    expect_success(named(HARMLESS_COMMANDS, check_entrypoint, check_list), sandbox)
 
 
 SECRET_NAMES = [
@@ -219,6 +228,19 @@ REQUESTS: list[dict[str, Any]] = [
     {"runtime_env": {"container": {"run_options": [f"-e WANDB_X={HUGGING_FACE}"]}}},
     {"runtime_env": {"worker_process_setup_hook": HUGGING_FACE}},
     {"runtime_env": {"config": {HUGGING_FACE: 1}}},
+    {"runtime_env": {"working_dir": f"https://host.example/x.zip?token={PASSWORD}"}},
+    {"runtime_env": {"py_modules": [f"https://host.example/x.whl?private_token={PASSWORD}"]}},
+    {"runtime_env": {"pip": [f"x @ https://host.example/x.whl?a=1&api_key={PASSWORD}"]}},
+    {"runtime_env": {"container": {"run_options": [f"-e PASSWORD={PASSWORD}"]}}},
+    {"runtime_env": {"container": {"run_options": [f"--env=HF_TOKEN={PASSWORD}"]}}},
+    {"runtime_env": {"uv": {"packages": ["x"], "uv_pip_install_options": ["--token", PASSWORD]}}},
+    {"runtime_env": {"py_executable": f"env HF_TOKEN={PASSWORD} python"}},
+]  # fmt: skip
+HARMLESS_ENVIRONMENTS: list[dict[str, Any]] = [
+    {"pip": ["secretstorage==3.3.3", "secretstorage>=3.3", "x @ https://host.example/x.whl?tag=v1#sha256=" + HEX]},
+    {"conda": {"dependencies": ["python=3.11", "libsecret=0.20.5", "secretstorage=3.3.*", "secretstorage=3.3.1=py311_0"]}},
+    {"py_executable": "env HF_TOKEN=$CLUSTER_TOKEN python", "env_vars": {"EOS_TOKEN": "</s>"}},
+    {"uv": {"packages": ["x"], "uv_pip_install_options": ["--keyring-provider", "subprocess", "--token-file", "x"]}},
 ]  # fmt: skip
 
 
@@ -227,6 +249,7 @@ def test_request_with_secret_is_refused_without_showing_values(sandbox: Path) ->
         check_request(JobRequest(**{"submission_id": "job", "entrypoint": "true"} | fields))
 
     expect_refusal(named(REQUESTS, check), sandbox, BadRequestError, secrets=[PASSWORD, HUGGING_FACE])
+    expect_success(named(HARMLESS_ENVIRONMENTS, lambda env: check({"runtime_env": env})), sandbox)
 
 
 # ---- secrets in connections, requirements, options, configs and arguments

@@ -50,6 +50,8 @@ _JINJA: Final = (("{{", "}}"), ("{%", "%}"))
 _OWN_FIELDS: Final = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory_bytes"}
 _WORDS: Final = (str, int, float, Decimal, PurePath, date, UUID)
 """Types of a command's items; each becomes its text."""
+_QUOTED_QUOTES: Final = ("'\"'\"'", "'\\''")
+"""Quotation marks inside quoted text of a shell, which would hide a secret of the inner text; shlex writes the first."""
 _TPU: Final = "TPU"
 _SLICE_LABELS: Final = (POD_TYPE_LABEL, SLICE_NAME_LABEL)
 
@@ -67,7 +69,7 @@ def check_request(request: JobRequest) -> JobRequest:
     check_tpu(request.resources or {}, request.label_selector or {})
     check_fields(request.runtime_env)
     check_env_vars(request.runtime_env.get("env_vars") or {})
-    check_no_known_secret(request.runtime_env, "runtime_env")
+    check_no_secret(request.runtime_env, "runtime_env")
     return request
 
 
@@ -138,13 +140,9 @@ def check_entrypoint(entrypoint: str) -> None:
             "a secret): it was not rendered, because its field is not templated or it was itself the result of a "
             "template."
         )
-    check_no_known_secret(entrypoint, "The entrypoint")
-    name = secret_assignment(entrypoint)
-    if name is not None:
-        raise ExposedSecretError(
-            f"The entrypoint sets {name}, which looks like a secret; commands can be read by every user who may list "
-            f"the cluster's jobs: {_instead(_variable(name))}"
-        )
+    for quote in _QUOTED_QUOTES:
+        entrypoint = entrypoint.replace(quote, "'")
+    _check_text(entrypoint, "The entrypoint")
 
 
 def check_amounts(request: JobRequest) -> None:
@@ -231,6 +229,34 @@ def check_no_known_secret(value: Any, where: str) -> None:
                 f"{where_in} holds text with the form of {form}, and can be read by every user who may list the "
                 f"cluster's jobs: remove it, and {_instead('NAME')}"
             )
+
+
+def check_no_secret(value: Any, where: str) -> None:
+    """Refuse text in ``value`` that has the form of a secret, or sets one as commands and URLs do.
+
+    Variables in ``env_vars`` are left to ``check_env_vars``.
+    """
+    check_no_known_secret(value, where)
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            if key != "env_vars":
+                check_no_secret(inner, f"{where}[{key!r}]")
+    elif isinstance(value, (list, tuple)):
+        for number, inner in enumerate(value):
+            check_no_secret(inner, f"{where}[{number}]")
+        _check_text(" ".join(item for item in value if isinstance(item, str)), where)
+    elif isinstance(value, str):
+        _check_text(value, where)
+
+
+def _check_text(text: str, where: str) -> None:
+    check_no_known_secret(text, where)
+    name = secret_assignment(text)
+    if name is not None:
+        raise ExposedSecretError(
+            f"{where} sets {name}, which looks like a secret; it can be read by every user who may list the cluster's "
+            f"jobs: {_instead(_variable(name))}"
+        )
 
 
 def _variable(name: str) -> str:

@@ -146,10 +146,11 @@ _HARMLESS_NAME: Final = re.compile(
     r"|TOKENIZER|^PYTHONHASHSEED$|^(?:OLD)?PWD$|^TRADEWIND_"
 )
 _SWITCHES: Final = frozenset({"", "0", "1", "true", "false", "yes", "no", "on", "off", "none", "null"})
-# A number, a file by its path or suffix, a variable's name after ``$``, a special token, stars, and references.
+# A number, a file by its path or suffix, a version (of a package whose name says "secret"), a variable's name after ``$``, a special token, stars, and references.
 _HARMLESS_VALUE: Final = re.compile(
     r"[+-]?\d{1,3}(?:\.\d{0,6})?(?:[eE][+-]?\d{1,3})?|(?:~|\.{1,2})?/[\w.-]+(?:/[\w.-]+)*\.[A-Za-z]\w{0,9}"
     r"|(?:~|\.{1,2})/[\w./-]+|/[\w.-]+(?:/[\w.-]+)+|[\w./-]+\.(?:json|pem|key|crt|p12|txt|ya?ml|toml|ini|env)"
+    r"|\d{1,4}(?:\.\d{1,6}){1,4}(?:\.\*)?(?:=\w{1,40})?"
     r"|\$\w+|\$\{\w+\}|<\|?[\w -]{1,40}\|?>|\[[A-Z_]{1,20}\]|\*+"
     r"|env:\w+|projects/[\w.:-]+/secrets/[\w-]+(?:/versions/\w+)?"
 )
@@ -162,7 +163,7 @@ _COMMIT_NAME: Final = re.compile(r"(?:COMMIT|SHA|SHA1|HASH|REVISION)$")
 
 _VALUE: Final = r"(\"[^\"]{0,400}\"?|'[^']{0,400}'?|[^\s;&|)'\"]{1,400})"
 _ASSIGNMENT: Final = re.compile(
-    rf"(?:^|(?<=[\s;&|('\",{{?+:]))([A-Za-z_][\w.-]{{0,80}})(?:['\"]\]\s?=\s?|\s=\s?|[=:])(?={_VALUE})"
+    rf"(?:^|(?<=[\s;&|('\",{{?+:=]))([A-Za-z_][\w.-]{{0,80}})(?:['\"]\]\s?=\s?|\s=\s?|[=:])(?={_VALUE})"
 )
 _OPTION: Final = re.compile(rf"(?:^|(?<=[\s'\"]))--?([A-Za-z][\w.-]{{1,80}})(?:=|\s{{1,20}})(?={_VALUE})")
 _COMMANDS: Final[Mapping[str, re.Pattern[str]]] = {
@@ -216,10 +217,15 @@ def secret_assignment(command: str) -> str | None:
     for name, value in _ASSIGNMENT.findall(command):
         if _gives_secret(name, value) and (name.isupper() or _is_secret(_CLEAR_NAME, _plain_name(name))):
             return str(name)
+    # Before options: in "mysql -pMyPassword", the option's name is the secret.
+    known = next((option for option, pattern in _COMMANDS.items() if pattern.search(command)), None)
+    if known is not None:
+        return known
     for name, value in _OPTION.findall(command):
-        if not value.startswith("-") and _gives_secret(name, value) and _is_secret(_CLEAR_NAME, _plain_name(name)):
-            return f"--{name}"
-    return next((option for option, pattern in _COMMANDS.items() if pattern.search(command)), None)
+        plain = _plain_name(name)
+        if not value.startswith("-") and _gives_secret(name, value) and _is_secret(_CLEAR_NAME, plain):
+            return f"--{name}" if name[0] not in "pP" or _CLEAR_NAME.match(plain) else "-p"
+    return None
 
 
 def redacted_name(text: object, known: Iterable[str] | None = None) -> str:
@@ -250,7 +256,7 @@ def texts_in(value: Any, where: str) -> Iterator[tuple[str, str]]:
 
 def _gives_secret(name: str, value: str) -> bool:
     bare = value.strip("\"'")
-    return not bare.startswith(("$", "{", "<")) and secret_variable(name, bare) is not None
+    return not bare.startswith(("$", "{", "<", "=")) and secret_variable(name, bare) is not None
 
 
 def _plain_name(name: str) -> str:

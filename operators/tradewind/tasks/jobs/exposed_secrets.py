@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from tradewind.ray_jobs.errors import BadDependencyGroupError, ExposedSecretError
-from tradewind.ray_jobs.request import check_env_vars, check_no_known_secret
+from tradewind.ray_jobs.request import check_env_vars, check_no_known_secret, check_no_secret
 from tradewind.ray_jobs.secret_patterns import detect_secret, secret_assignment, secret_field
 from tradewind.serialization.callables import Call
 from tradewind.serialization.spec import StepSpec
@@ -47,10 +47,10 @@ def check_spec(spec: StepSpec) -> StepSpec:
         ExposedSecretError: Its environment or the options of its Ray task hold a secret.
     """
     subject = f"Step {spec.name!r}"
-    check_no_known_secret(spec.environment, f"{subject}: its environment")
+    check_no_secret(spec.environment, f"{subject}: its environment")
     task_env = (spec.ray_task or {}).get("runtime_env")
     if isinstance(task_env, Mapping):
-        check_no_known_secret(task_env, f"{subject}: the runtime_env of its function")
+        check_no_secret(task_env, f"{subject}: the runtime_env of its function")
         check_env_vars(task_env.get("env_vars") or {})
     warn_of_secrets(subject, spec.config)
     return spec
