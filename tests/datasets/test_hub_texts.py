@@ -297,6 +297,9 @@ TREE = (
     ".gitattributes", "README.md", "data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet",
     "data/dev-00000-of-00001.parquet", "data/notes.csv", "en/test.jsonl", "en/x.jsonl.gz", "dev/a.jsonl.zst",
 )  # fmt: skip
+HIDDEN = [
+    f"data/{name}" for name in ("train.jsonl", ".train.jsonl", "._train.jsonl", ".x/train.jsonl", "a/.x/.train.jsonl")
+]
 LAYOUTS: list[tuple[list[str], str, str | None]] = [
     ([*TREE], "", None),
     ([*TREE], "configs:\n- config_name: en\n  data_dir: en\n- config_name: x\n  data_files: data/*\n", "en"),
@@ -309,6 +312,8 @@ LAYOUTS: list[tuple[list[str], str, str | None]] = [
     (["a.parquet", "b.jsonl", "c.jsonl", "LICENSE"], "", None),
     ([*TREE, "__x__/a.jsonl"], "configs:\n- config_name: x\n  data_files: [__x__/*, '**/a.*']\n", None),
     (["a.parquet", "b.jsonl"], "", None),
+    (HIDDEN, "", None),
+    ([*HIDDEN, "README.md"], "configs:\n- config_name: x\n  data_files: [data/**, data/.x/*]\n", None),
 ]
 
 
@@ -339,6 +344,7 @@ def test_splits_are_those_of_the_datasets_library(
         ([], "# empty", None, "has no data files"),
         (["a.csv", "b.csv", "c.jsonl"], "", None, "its split 'train' has files such as 'a.csv'. Only .jsonl, "),
         (["a.jsonl.bz2"], "", None, "'a.jsonl.bz2' has an unknown ending"),
+        (["train.jsonl", "dev.JSONL"], "", None, "'dev.JSONL' has an unknown ending"),
         (["letters.py", "a.jsonl"], "", None, "is made by its script letters.py"),
         (["train/a.jsonl", "dev/b.parquet"], "", None, "has splits of different kinds of files"),
         (["a.jsonl"], "", "en", "has no part 'en'; there are default."),

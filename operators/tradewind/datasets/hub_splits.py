@@ -77,10 +77,12 @@ def split_files(names: Iterable[str], readme: str, part: str | None, what: str) 
 
 
 def _is_hidden(name: str, glob: str = "") -> bool:
-    """Whether a file is no data, or in a special folder such as ``__MACOSX``, and the glob does not name it itself."""
+    """Whether a file is no data, hidden or in a special folder (``__MACOSX``), and the glob does not name it itself."""
     path, given = PurePosixPath(name), PurePosixPath(glob)
     special, named = (sum(part.startswith("__") for part in each.parent.parts) for each in (path, given))
-    return special != named or (path.name in _IGNORED and path.name != given.name)
+    dotted, named_dotted = (sum(part.startswith(".") for part in each.parts) for each in (path, given))
+    is_unnamed = special != named or dotted != named_dotted
+    return is_unnamed or (path.name in _IGNORED and path.name != given.name)
 
 
 def _by_names(names: Sequence[str]) -> dict[str, list[str]]:
@@ -166,7 +168,7 @@ def _of_one_kind(splits: Mapping[str, Sequence[str]], what: str) -> dict[str, li
         raise HubLayoutError(f"{what} has splits of different kinds of files: {truncated_repr(kinds)}.")
     kind = next(iter(kinds.values()))
     kept = {
-        split: [name for name in names if any(_KINDS.get(ending) == kind for ending in _endings(name))]
+        split: [name for name in names if any(_KINDS.get(ending.lower()) == kind for ending in _endings(name))]
         for split, names in splits.items()
     }
     for names in kept.values():
