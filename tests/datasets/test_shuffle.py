@@ -8,6 +8,7 @@ import random
 import tempfile
 import tracemalloc
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from tradewind.datasets.dataset import Shuffle
 from tradewind.datasets.rows import Rows
 from tradewind.datasets.shuffle import DamagedShuffleError, ShuffleFile, ShuffleWriter, bucket_of, read_bucket
+from tradewind.storage import file_system_at
 
 LITTLE = 1 << 22
 """Memory of which a run gets a MiB, and a merge 16 segments."""
@@ -124,6 +126,24 @@ def test_equal_keys_meet_in_order_of_shards_and_rows(shards: list[list[Any]], bu
 def test_key_without_stable_hash_is_refused(key: Any) -> None:
     with pytest.raises(ValueError):
         bucket_of(key, 4)
+
+
+def test_cut_or_lost_file_is_damaged_on_each_store(any_prefix: str, tmp_path: Path) -> None:
+    """An error of the store itself is none: it would make the stage before run again."""
+    shuffle = by(lambda row: row)
+    (local,) = write(shuffle, [range(100)], tmp_path, MUCH, 1)
+    file = replace(local, path=f"{any_prefix}/a/b.rows")
+    fs, name = file_system_at(file.path)
+    fs.makedirs(name.rpartition("/")[0], exist_ok=True)
+    fs.pipe_file(name, Path(local.path).read_bytes())
+    assert list(read_bucket([file], 0, shuffle, Rows())) == list(range(100))
+    for size in (local.size_bytes - 1, 20, 0):
+        fs.pipe_file(name, Path(local.path).read_bytes()[:size])
+        with pytest.raises(DamagedShuffleError, match="b.rows is gone or cut off"):
+            list(read_bucket([file], 0, shuffle, Rows()))
+    fs.rm(name)
+    with pytest.raises(DamagedShuffleError, match="b.rows is gone or cut off"):
+        list(read_bucket([file], 0, shuffle, Rows()))
 
 
 def damaged(data: bytes) -> Iterator[tuple[str, bytes]]:

@@ -36,6 +36,7 @@ _ROW_BYTES: Final = 200
 _MIN_SEGMENTS: Final = 16
 _WINDOW_BYTES: Final = (1 << 16, 1 << 22)
 """Bytes that a reader asks for at once, at least and at most."""
+_NO_SUCH_RANGE: Final = 416
 DEFAULT_MEMORY: Final = 1 << 30
 """Memory of a worker in bytes, unless a user gives another; a quarter holds rows."""
 
@@ -306,7 +307,7 @@ def _segments(files: Sequence[ShuffleFile], bucket: int) -> list[_Segment]:
     found = fs.cat_ranges(names, starts, [start + _SLOT.size for start in starts], on_error="return")
     segments = []
     for (file, _), data in zip(wanted, found, strict=True):
-        if isinstance(data, Exception) and not isinstance(data, FileNotFoundError):
+        if isinstance(data, Exception) and not _is_cut(data):
             raise data
         if not isinstance(data, bytes) or len(data) != _SLOT.size:
             raise DamagedShuffleError(file.path, "gone or cut off")
@@ -316,6 +317,11 @@ def _segments(files: Sequence[ShuffleFile], bucket: int) -> list[_Segment]:
         if rows:
             segments.append(_Segment(file.path, start, length, rows))
     return segments
+
+
+def _is_cut(error: Exception) -> bool:
+    """Whether the file is gone, or ends before the range that was asked for: Cloud Storage answers 416 then."""
+    return isinstance(error, FileNotFoundError) or getattr(error, "code", None) == _NO_SUCH_RANGE
 
 
 def _merged(segments: Sequence[_Segment], shuffle: Shuffle, max_bytes: int, stack: ExitStack) -> Iterator[Entry]:
