@@ -128,11 +128,11 @@ def test_key_without_stable_hash_is_refused(key: Any) -> None:
         bucket_of(key, 4)
 
 
-def test_cut_or_lost_file_is_damaged_on_each_store(any_prefix: str, tmp_path: Path) -> None:
+def test_cut_or_lost_file_is_damaged_on_each_store(any_folder: str, tmp_path: Path) -> None:
     """An error of the store itself is none: it would make the stage before run again."""
     shuffle = by(lambda row: row)
     (local,) = write(shuffle, [range(100)], tmp_path, MUCH, 1)
-    file = replace(local, path=f"{any_prefix}/a/b.rows")
+    file = replace(local, path=f"{any_folder}/a/b.rows")
     fs, name = file_system_at(file.path)
     fs.makedirs(name.rpartition("/")[0], exist_ok=True)
     fs.pipe_file(name, Path(local.path).read_bytes())

@@ -15,6 +15,7 @@ from xml.sax.saxutils import escape, unescape
 from tradewind.rehearsal.cloud.cloud_storage import timestamp
 from tradewind.rehearsal.cloud.loopback_server import Answer, HttpRequest, LoopbackServer
 
+RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 CODES = {404: "NoSuchKey", 412: "PreconditionFailed", 409: "ConditionalRequestConflict", 503: "SlowDown"}
 
 
@@ -45,7 +46,7 @@ class LocalS3(LoopbackServer):
             return self.refusal("bucket", 404, "The specified bucket does not exist", "NoSuchBucket")
         match call.method, bool(key):
             case "GET", True:
-                return self._get("read", objects.get(key))
+                return self._part(self._get("read", objects.get(key)), call.headers.get("Range", ""))
             case "HEAD", True:
                 return self._get("head", objects.get(key))
             case "PUT", True:
@@ -70,6 +71,15 @@ class LocalS3(LoopbackServer):
         modified = formatdate(found.written, usegmt=True)
         length = {"Content-Length": str(len(found.data))}  # aiohttp omits this header for an empty body
         return Answer(kind, 200, found.data, {"ETag": found.etag, "Last-Modified": modified, **length})
+
+    def _part(self, whole: Answer, wanted: str) -> Answer:
+        requested = RANGE.fullmatch(wanted)
+        if whole.status != 200 or not requested:
+            return whole
+        data = whole.body[int(requested[1]) : int(requested[2] or len(whole.body)) + 1]
+        if not data:
+            return self.refusal("read", 416, "The requested range is not satisfiable", "InvalidRange")
+        return Answer("read", 206, data, {**whole.headers, "Content-Length": str(len(data))})
 
     def _put(self, call: HttpRequest, objects: dict[str, S3Object], key: str) -> Answer:
         found = objects.get(key)

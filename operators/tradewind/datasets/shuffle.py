@@ -8,6 +8,7 @@ cut block for rows.
 
 from __future__ import annotations
 
+import errno
 import heapq
 import itertools
 import pickle
@@ -320,8 +321,12 @@ def _segments(files: Sequence[ShuffleFile], bucket: int) -> list[_Segment]:
 
 
 def _is_cut(error: Exception) -> bool:
-    """Whether the file is gone, or ends before the range that was asked for: Cloud Storage answers 416 then."""
-    return isinstance(error, FileNotFoundError) or getattr(error, "code", None) == _NO_SUCH_RANGE
+    """Whether the file is gone, or ends before the range that was asked for, as the clients of Google and S3 say it."""
+    return (
+        isinstance(error, FileNotFoundError)
+        or getattr(error, "code", None) == _NO_SUCH_RANGE
+        or getattr(error, "errno", None) == errno.EINVAL
+    )
 
 
 def _merged(segments: Sequence[_Segment], shuffle: Shuffle, max_bytes: int, stack: ExitStack) -> Iterator[Entry]:
