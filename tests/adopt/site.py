@@ -134,8 +134,8 @@ class Repository:
     def commit(self, number: int, *, price: int, is_broken: bool = False) -> str:
         """Commit other settings, and return the commit's hash, which is the bundle's version."""
         settings = {"COMMIT": number, "PRICE": price, "IS_BROKEN": is_broken, "GATE": str(self.gate)}
-        lines = "\n".join(f"{name} = {value!r}" for name, value in settings.items())
-        (self.folder / "shop" / "settings.py").write_text(f"{lines}\n")
+        lines = [f"{name} = {value!r}" for name, value in settings.items()]
+        (self.folder / "shop" / "settings.py").write_text("\n".join(lines))
         self._git("add", ".")
         self._git("-c", "user.name=a", "-c", "user.email=a@example.org", "commit", "--quiet", f"--message={number}")
         return self._git("rev-parse", "HEAD").strip()
@@ -199,6 +199,7 @@ class Site:
         other = clean_env(PATH=f"{self.other}:/usr/bin:/bin", HOME=str(self.stack.root), RAY_AUTH_MODE="disabled")
         other["RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT"] = "300"  # a busy machine is slow
         started = [self.stack.start("ray", [str(self.ray / "ray"), "start", *head], other)]
+        self.command("db", "migrate")
         started += [self.stack.start("standalone", [str(self.airflow / "airflow"), "standalone"], self.env())]
         until(lambda: self._is_ready() or any(each.poll() for each in started), "Airflow and Ray", self.logs)
         assert [each.poll() for each in started] == [None, None], self.logs()

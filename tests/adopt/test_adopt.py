@@ -78,7 +78,7 @@ def test_steps_of_the_readme_run_once_fsspec_is_there(site: Site) -> None:
 
 
 def test_dags_test_follows_deferred_tasks_and_ends(site: Site) -> None:
-    for words, deferred in ((["first_ray_jobs"], 2), (["seen"], 2), (["readme", "--conf", '{"force": "total"}'], 1)):
+    for words, deferred in ((["first_ray_jobs"], 2), (["seen"], 2), (["readme", "--conf", '{"force": ["total"]}'], 1)):
         printed = site.command("dags", "test", *words)
         print(*printed.splitlines()[-9:], sep="\n")
         assert printed.count("running trigger in line") == deferred
