@@ -367,6 +367,7 @@ NUMBERS = of([1])
         (lambda: NUMBERS.load_parquet("text"), "columns='text': give a list of names"),
         (lambda: NUMBERS.load_jsonl(True, ""), "load_jsonl(file_path_column=''): give a text"),
         (lambda: NUMBERS.load_zip_members(None), "load_zip_members(pattern=None): give a text"),
+        (lambda: NUMBERS.write_parquet("a", {"a": int}), "write_parquet(schema={'a': <class 'int'>}): give a"),
         (lambda: NUMBERS.write_jsonl(" "), "write_jsonl(' '): give a pattern or a function"),
         (lambda: NUMBERS.write_jsonl("a{shard"), "write_jsonl('a{shard'): expected '}' before end of string"),
         (lambda: NUMBERS.write_binary("{part}"), "{part} is unknown: there are {shard} and {total}"),

@@ -325,7 +325,12 @@ class Dataset(Generic[T]):
         return self._writing("jsonl", output_pattern, skip_existing)
 
     def write_parquet(self, output_pattern: Pattern, schema: Any = None, skip_existing: bool = False) -> Dataset[str]:
-        """Write each shard as Parquet; without a ``pyarrow.Schema`` its rows give one."""
+        """Write each shard as Parquet; without a ``pyarrow.Schema`` the first 10,000 rows of each shard give one.
+
+        A row that does not fit is an error: no column or field is left out, and no number is cut.
+        """
+        if schema is not None and not hasattr(schema, "field"):
+            raise ValueError(f"write_parquet(schema={truncated_repr(schema)}): give a pyarrow.Schema.")
         return self._writing("parquet", output_pattern, skip_existing, schema=schema)
 
     def write_binary(self, output_pattern: Pattern, skip_existing: bool = False) -> Dataset[str]:

@@ -7,6 +7,12 @@ def is_long(row):
         counters.increment("too_short")
         return False
     return True
+
+With ``on_error="skip"`` or ``"quarantine"`` rows that fail are left out: lines and members that cannot be read, rows
+for which the function of ``map``, ``flat_map``, ``filter``, the key of ``group_by`` or the combiner of a join fails,
+keys whose reducer fails, and rows without a form in JSON lines or bytes. Always an error is what no single row is to
+blame for: a file that cannot be read on, a function of a whole shard, rows that cannot be ordered or fit no schema, and
+mistakes in code such as a missing module or name.
 """
 
 from __future__ import annotations

@@ -312,7 +312,7 @@ def _user_frame(error: BaseException) -> str:
         frames = traceback.extract_tb(error.__cause__.__traceback__)
     installed = [frame for frame in frames if _INSTALLED.search(frame.filename)]
     own = [frame for frame in frames if not frame.filename.startswith(_NOT_OWN) and frame not in installed]
-    if not own and not isinstance(error, RowError):  # the user's package may be installed
+    if not own and not isinstance(error, (RowError, OSError)):  # the user's package may be installed
         own = [frame for frame in installed if not frame.filename.startswith(_PACKAGE)]
     return f"{posixpath.basename(own[-1].filename)}:{own[-1].lineno}, in {own[-1].name}" if own else ""
 
