@@ -26,7 +26,7 @@ COMPILED = PYTHONDONTWRITEBYTECODE=
 
 include docker/images.mk
 
-.PHONY: help init demo stop test test-fast test-matrix coverage test-long test-adopt chaos mutants check autoformat bench bench-jobs bench-plans bench-pods bench-fleet bench-train screenshots marin-oracle marin-parse metrics lock
+.PHONY: help init demo stop test test-fast test-matrix coverage test-long test-adopt chaos mutants check autoformat bench bench-jobs bench-plans bench-pods bench-fleet bench-train bench-data screenshots marin-oracle marin-parse metrics lock
 
 help: ## show this help
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z_-]+):.*## (.*)/  \1\t\2/' | expand -t 32
@@ -106,6 +106,9 @@ bench-fleet: init ## measure a repair of 1,024 slices in 8 zones, a restart with
 
 bench-train: init ## measure downloads, tokenizing and training beside the hub's client, Ray Data and Levanter's own (fewer: ARGS="--quick")
 	$(BIN)/python -m benchmarks.train $(ARGS)
+
+bench-data: init ## measure pipelines over files beside a loop of processes and Ray Data (fewer: ARGS="--quick")
+	$(BIN)/python -m benchmarks.data $(ARGS)
 
 screenshots: init ## write docs/images from the running demo
 	scripts/install_chromium.sh

@@ -208,6 +208,7 @@ def test_dag_file_passes_the_arguments_of_the_trigger(monkeypatch: pytest.Monkey
 JOBS = "--providers ours --parts latency lines"
 STARTS = {
     "benchmarks": ("", ["plain+root", "lattice 1,000", "reuse: a run"]),
+    "benchmarks.data": ("", ["map, beside a loop of processes", "a row, beside Ray Data", "100 finished shards"]),
     "benchmarks.fleet": ("", ["repair: one round", "jobs lost", "update-configs"]),
     "benchmarks.jobs": (JOBS, ["jobs: goals"]),
     "benchmarks.plans": ("", [" 100 get, 100 read\n", "one bare call", "a check in each task, gs"]),

@@ -1,0 +1,142 @@
+"""What the benchmark of pipelines measures, each in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+_CORES: Final = 2
+_RAY: Final = {"RAY_AUTH_MODE": "disabled", "RAY_worker_niceness": "0"}
+_ENCODE: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def _write_rows(folder: str, file: int, rows: int, words: int) -> None:
+    from isal import igzip
+
+    chance = random.Random(file)
+    vocabulary = [f"word{number}" for number in range(20_000)]
+    with igzip.open(f"{folder}/{file:03}.jsonl.gz", "wt", compresslevel=1) as packed:
+        for row in range(rows):
+            text = " ".join(chance.choices(vocabulary, k=words))
+            packed.write(
+                _ENCODE({"id": f"{chance.randrange(rows)}", "row": row, "text": text, "score": chance.random()})
+            )
+            packed.write("\n")
+
+
+def _prepare(folder: str, files: int, rows: int, words: int) -> int:
+    from isal import igzip
+
+    os.makedirs(f"{folder}/in")
+    with multiprocessing.get_context("spawn").Pool(_CORES) as pool:
+        pool.starmap(_write_rows, [(f"{folder}/in", file, rows, words) for file in range(files)])
+    with igzip.open(f"{folder}/in/000.jsonl.gz") as packed:
+        return len(packed.read()) * files
+
+
+def _is_good(row: dict[str, Any]) -> bool:
+    return bool(row["score"] > 0.3)
+
+
+def _shaped(row: dict[str, Any]) -> dict[str, Any]:
+    return {"id": row["id"], "text": row["text"].upper(), "length": len(row["text"])}
+
+
+def _loop(path: str, out: str) -> None:
+    from isal import igzip
+
+    with igzip.open(path) as lines, igzip.open(f"{out}/{Path(path).name}", "wb", compresslevel=1) as packed:
+        for line in lines:
+            row = json.loads(line)
+            if _is_good(row):
+                packed.write((_ENCODE(_shaped(row)) + "\n").encode())
+
+
+@contextlib.contextmanager
+def _ray(folder: str) -> Iterator[None]:
+    import ray
+
+    os.environ |= {**_RAY, "HOME": folder}
+    ray.init(num_cpus=_CORES, log_to_driver=False, include_dashboard=False)
+    ray.get([ray.remote(_is_good).remote({"score": 1}) for _ in range(_CORES)])  # the workers have started
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _timed(work: Callable[[], Any]) -> float:
+    begun = time.perf_counter()
+    with contextlib.redirect_stdout(io.StringIO()):
+        work()
+    return time.perf_counter() - begun
+
+
+def measure_map(files: int, rows: int, rounds: int) -> tuple[int, list[tuple[float, float]]]:
+    """Return the bytes of JSON, and seconds of the loop and of the pipeline for each round."""
+    from tradewind.datasets import Dataset, create_backend
+
+    with tempfile.TemporaryDirectory() as folder, _ray(folder):
+        size = _prepare(folder, files, rows, 250)
+        paths = [f"{folder}/in/{file:03}.jsonl.gz" for file in range(files)]
+        pages = Dataset.from_files(f"{folder}/in/*.gz").load_jsonl().filter(_is_good).map(_shaped)
+        written = pages.write_jsonl(f"{folder}/ours/{{shard}}.jsonl.gz")
+        backend = create_backend("ray", max_parallelism=_CORES, memory="200MB")
+
+        def loop() -> None:
+            os.makedirs(f"{folder}/loop", exist_ok=True)
+            with multiprocessing.get_context("spawn").Pool(_CORES) as pool:
+                pool.map(partial(_loop, out=f"{folder}/loop"), paths, chunksize=1)
+
+        def ours() -> None:
+            shutil.rmtree(f"{folder}/ours", ignore_errors=True)
+            backend.execute(written)
+
+        ours()  # the workers have imported what they need
+        return size, [(_timed(loop), _timed(ours)) for _ in range(rounds)]
+
+
+def measure_deduplicate(files: int, rows: int, is_ours: bool) -> tuple[int, float]:
+    """Return the number of rows, and the seconds for one row of each key."""
+    from tradewind.datasets import Dataset, create_backend
+
+    with tempfile.TemporaryDirectory() as folder, _ray(folder):
+        _prepare(folder, files, rows, 5)
+
+        def ours() -> None:
+            unique = Dataset.from_files(f"{folder}/in/*.gz").load_jsonl().deduplicate(lambda row: row["id"])
+            create_backend("ray", max_parallelism=_CORES, memory="400MB").execute(
+                unique.write_jsonl(f"{folder}/out/{{shard}}.jsonl.gz")
+            )
+
+        def theirs() -> None:
+            import ray
+
+            ray.data.DataContext.get_current().enable_progress_bars = False
+            groups = ray.data.read_json(f"{folder}/in", override_num_blocks=files).groupby("id")
+            groups.map_groups(lambda group: group.head(1), batch_format="pandas").write_json(f"{folder}/out")
+
+        return files * rows, _timed(ours if is_ours else theirs)
+
+
+def measure_finished(shards: int) -> float:
+    """Return the seconds of a run whose files are all there."""
+    from tradewind.datasets import Dataset, create_backend
+
+    with tempfile.TemporaryDirectory() as folder:
+        numbers = Dataset.from_list(range(shards)).map(lambda number: {"number": number})
+        written = numbers.write_jsonl(f"{folder}/{{shard:05d}}.jsonl", skip_existing=True)
+        backend = create_backend("threadpool")
+        _timed(lambda: backend.execute(written))
+        return _timed(lambda: backend.execute(written))
