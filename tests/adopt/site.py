@@ -157,7 +157,6 @@ class Site:
         self.url, self.dashboard = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
         (self.home / "simple_auth_manager_passwords.json.generated").write_text('{"admin": "admin"}')
         self.api = AirflowApi(self.url, "admin", "admin")
-        self._log_ports = [str(free_port()) for _ in range(2)]
         self.shop = Repository(stack.root / "shop")
         self._settings, self._numbers = settings, count()
 
@@ -179,8 +178,8 @@ class Site:
             "DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps(bundles),
             "DAG_PROCESSOR__DAG_BUNDLE_STORAGE_PATH": str(self.home / "bundles"),
             "DAG_PROCESSOR__REFRESH_INTERVAL": "5",
-            "LOGGING__TRIGGER_LOG_SERVER_PORT": self._log_ports[0],
-            "LOGGING__WORKER_LOG_SERVER_PORT": self._log_ports[1],
+            "LOGGING__TRIGGER_LOG_SERVER_PORT": str(free_port()),
+            "LOGGING__WORKER_LOG_SERVER_PORT": str(free_port()),
             "OPERATORS__DEFAULT_DEFERRABLE": "True",
             "TRADEWIND__PREFIX": str(self.outputs),
             "WORKERS__EXECUTION_API_TIMEOUT": "120",
