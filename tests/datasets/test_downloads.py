@@ -210,7 +210,12 @@ def test_refused_token_says_what_to_do(hub: HubServer, tmp_path: Path) -> None:
         download_hf(config(tmp_path))
 
 
-def test_hub_token_is_not_sent_to_redirect_target(hub: HubServer, tmp_path: Path) -> None:
+def test_hub_token_is_sent_to_hub_only_and_no_other_one(
+    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password other\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    hub.fail(f"/revision/{COMMIT}", lambda handler, _: handler.answer(b"", 307, {"Location": handler.path}))
     with serving(HubServer(hub.files)) as behind:
         hub.cdn = behind.url.replace("127.0.0.1", "localhost")
         download_hf(config(tmp_path))

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.datasets.hub_server import COMMIT, REPO, TOKEN, Fault, Handler, HubServer, hub
+from tests.datasets.hub_server import COMMIT, REPO, TOKEN, Fault, Handler, HubServer, cut, hub
 from tests.support.http_server import serving
 from tradewind.datasets import hub as listing
 from tradewind.datasets.downloads import FilesDownloadConfig, HubDownloadConfig, download_files, download_hf
 from tradewind.datasets.files import write_text
-from tradewind.datasets.http_reader import DownloadError, check_redirect
-from tradewind.datasets.source_files import UnusableNameError, check_apart, check_name
+from tradewind.datasets.http_reader import DownloadError, HttpReader, check_redirect
+from tradewind.datasets.source_files import SourceFile, UnusableNameError, check_apart, check_name
 from tradewind.records.manifests import RECORDS_OF_AN_OUTPUT
 from tradewind.text import single_line
 
@@ -106,9 +106,9 @@ def test_server_message_is_one_bounded_line(hub: HubServer, tmp_path: Path) -> N
         downloaded(tmp_path)
     assert str(refusal.value).isprintable() and len(str(refusal.value)) < 600
     etag = f"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nETag: {said}\r\n\r\n11".encode()
-    hub.fail("README.md", raw(etag))
+    hub.fail("README.md", cut(4), raw(etag))
     with pytest.raises(DownloadError, match="it may be another file") as refusal:
-        downloaded(tmp_path, "README.md")
+        list(HttpReader(pause=lambda _: None).read(SourceFile("README.md", hub.url_of("README.md"), 10)))
     assert str(refusal.value).isprintable() and len(str(refusal.value)) < 1000
     assert single_line("a\nb\x1b") == "a b?"
 

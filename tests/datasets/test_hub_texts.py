@@ -22,6 +22,7 @@ from tradewind.datasets.hub_texts import REVISION_FILE
 from tradewind.datasets.hub_tokenizers import stored_tokenizer
 from tradewind.datasets.source_files import DamagedDownloadError, DownloadError
 from tradewind.datasets.tokenization import RECORD_FILE, STATE_FILE, tokenize
+from tradewind.datasets.tokenizer_files import tokenizer_files
 from tradewind.marin.names.tokenizing import HfTokenizeConfig
 from tradewind.records.record import read_record
 from tradewind.serialization.spec import STEP_VARIABLE
@@ -124,6 +125,9 @@ def test_next_attempt_reads_recorded_commit(
 @pytest.mark.slow
 def test_damaged_and_broken_answers_leave_no_shard(texts: HubServer, tmp_path: Path, root: Path) -> None:
     other, tokenizer = lines(["x"]), str(root / "end")
+    texts.fail("README.md", wrong(README.replace(b"en/dev.jsonl", b"en/not.jsonl")))  # it decides the splits
+    texts.fail("a.jsonl.gz", wrong(b"<html>The proxy's page</html>"), wrong(b""))  # first files are also read for a row
+    texts.fail("en/dev.jsonl", wrong(b"<" * (len(texts.files["en/dev.jsonl"]) - 1) + b"\n"))
     texts.fail("b.jsonl", status(503, "0"), wrong(other))
     assert made(tmp_path / "out", tokenizer)["train_documents"] == 4
     texts.fail("b.jsonl", *[wrong(other)] * 3)
@@ -169,13 +173,28 @@ def test_offline_host_is_told(texts: HubServer, tmp_path: Path, monkeypatch: pyt
     with pytest.raises(ValueError, match=f"tokenizer='{MODEL}' .* cannot be listed, since HF_HUB_OFFLINE is set"):
         stored_tokenizer(MODEL, "tokenizer", str(tmp_path / "out"))
     assert not texts.asked
+    (snapshot_with(tmp_path, texts.models[MODEL]) / "tokenizer").mkdir()
+    folder = Path(stored_tokenizer(MODEL, "tokenizer", str(tmp_path / "out")))
+    assert (folder / "tokenizer.json").read_bytes() == texts.models[MODEL]["tokenizer.json"] and not texts.asked
+
+
+def snapshot_with(tmp_path: Path, files: dict[str, bytes]) -> Path:
+    """Give this host a copy of the tokenizer with these files."""
     snapshot = tmp_path / "no-cache/models--people--words/snapshots" / COMMIT
     snapshot.mkdir(parents=True)
-    (snapshot / "tokenizer.json").write_bytes(texts.models[MODEL]["tokenizer.json"])
+    for name, content in files.items():
+        (snapshot / name).write_bytes(content)
     (snapshot.parents[1] / "refs").mkdir()
     (snapshot.parents[1] / "refs/main").write_text(COMMIT)
+    return snapshot
+
+
+@pytest.mark.parametrize("link", ["tokenizer_config.json", "chat_template.jinja"])
+def test_tokenizer_of_which_this_host_has_part_is_fetched(texts: HubServer, tmp_path: Path, link: str) -> None:
+    here = {name: b"other" for name in texts.models[MODEL] if name != link}
+    (snapshot_with(tmp_path, here) / link).symlink_to("nowhere")
     folder = Path(stored_tokenizer(MODEL, "tokenizer", str(tmp_path / "out")))
-    assert (folder / "tokenizer.json").read_bytes() == texts.models[MODEL]["tokenizer.json"]
+    assert {name: (folder / name).read_bytes() for name in texts.models[MODEL]} == texts.models[MODEL]
 
 
 # ---- tokenizers in the store
@@ -234,11 +253,36 @@ def test_tokenizer_of_dead_or_frozen_copier_is_copied_again(
     assert {name: (folder / name).read_bytes() for name in texts.models[MODEL]} == texts.models[MODEL]
 
 
-def test_tokenizer_is_fetched_again_after_failure(texts: HubServer, tmp_path: Path) -> None:
-    texts.fail("tokenizer.json", status(404))
-    with pytest.raises(ValueError, match=f"tokenizer='{MODEL}' .*tokenizer.json answered 404"):
-        stored_tokenizer(MODEL, "tokenizer", str(tmp_path / "out"))
-    assert os.listdir(stored_tokenizer(MODEL, "tokenizer", str(tmp_path / "out")))
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, f"tokenizer='{MODEL}' .*tokenizer.json answered 404"),
+        (
+            b"version https://git-lfs.github.com/spec/v1\n",
+            f"tokenizer {MODEL} at .*{COMMIT}: tokenizer.json is a poi",
+        ),
+        (b'{"model": ', f"tokenizer {MODEL} at .*{COMMIT}: tokenizer.json is no tokenizer"),
+    ],
+)
+def test_tokenizer_is_fetched_again_after_failure(
+    texts: HubServer, tmp_path: Path, content: bytes | None, message: str
+) -> None:
+    good, out = texts.models[MODEL]["tokenizer.json"], str(tmp_path / "out")
+    if content is None:
+        texts.fail("tokenizer.json", status(404))
+    else:
+        texts.models[MODEL]["tokenizer.json"] = content
+    with pytest.raises(ValueError, match=message):
+        stored_tokenizer(MODEL, "tokenizer", out)
+    texts.models[MODEL]["tokenizer.json"] = good
+    copy = Path(stored_tokenizer(MODEL, "tokenizer", out), "tokenizer.json")
+    assert copy.read_bytes() == good
+    copy.write_bytes(good[:-9])
+    with pytest.raises(ValueError, match=rf"'{MODEL}' \(remove {copy.parent} to copy it again\): .* is no tok"):
+        tokenizer_files(MODEL, "tokenizer", out)
+    copy.unlink()
+    with pytest.raises(ValueError, match=f"{copy.parent} has no tokenizer.json any more: remove the folder"):
+        tokenizer_files(MODEL, "tokenizer", out)
 
 
 PADDING = {

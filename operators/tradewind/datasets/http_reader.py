@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urljoin, urlsplit
 
-from tradewind.datasets.source_files import DownloadError, SourceFile
+from tradewind.datasets.source_files import DamagedDownloadError, DownloadError, SourceFile
 from tradewind.text import single_line
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def guarded_session() -> requests.Session:
-    """Return a session that checks redirects before it follows them."""
+    """Return a session that checks redirects before it follows them, and keeps a given token."""
     import requests
 
     class Guarded(requests.Session):
@@ -50,6 +50,17 @@ def guarded_session() -> requests.Session:
             if target is not None:
                 check_redirect(resp.url, urljoin(resp.url, target))
             return target
+
+        def prepare_request(self, request: requests.Request) -> requests.PreparedRequest:
+            if "Authorization" in request.headers:
+                request.auth = lambda prepared: prepared  # else a .netrc would replace the token
+            return super().prepare_request(request)
+
+        def rebuild_auth(self, prepared_request: requests.PreparedRequest, response: requests.Response) -> None:
+            given = prepared_request.headers.get("Authorization")
+            super().rebuild_auth(prepared_request, response)
+            if given and not self.should_strip_auth(response.request.url, prepared_request.url):
+                prepared_request.headers["Authorization"] = given  # here, too
 
     return Guarded()
 
@@ -130,7 +141,8 @@ class HttpReader:
         """Yield the bytes of the file; after a break, continue at the next byte.
 
         Raises:
-            DownloadError: The file is not available, or has changed since the first byte.
+            DownloadError: The file is not available, or has changed since the first byte (``DamagedDownloadError`` if a
+            checksum is known).
         """
         known = _Answer(file.size_bytes)
         position = failures = 0
@@ -222,8 +234,11 @@ def _check_same(file: SourceFile, response: requests.Response, position: int, kn
     length = _count(response.headers.get("Content-Length"))
     size = None if length is None else length + (position if is_rest else 0)
     version = response.headers.get("ETag") or response.headers.get("Last-Modified")
+    is_other_size = None not in (size, known.size) and size != known.size
+    if is_other_size and file.is_checked:  # such as the page of a proxy
+        raise DamagedDownloadError(f"{file.url} has {size:,} bytes, and should have {known.size:,}.")
     may_be_another = position > 0 and not file.is_checked and (version is None or version != known.version)
-    if may_be_another or (None not in (size, known.size) and size != known.size):
+    if may_be_another or is_other_size:
         raise DownloadError(
             f"{file.url} has {size} bytes and version {single_line(version)}, and had {known.size} and "
             f"{single_line(known.version)}: it may be another file than at first. Give its sha256, or an address whose "

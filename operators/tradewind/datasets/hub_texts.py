@@ -18,7 +18,7 @@ from typing import IO, Any, Final
 from tradewind.datasets.files import join, write_json
 from tradewind.datasets.hub import Hub, HubAccess, HubRevision
 from tradewind.datasets.hub_splits import MAX_HEAD_BYTES, README, split_files
-from tradewind.datasets.source_files import DownloadError, SourceFile
+from tradewind.datasets.source_files import DownloadError, SourceFile, repeat_if_damaged
 from tradewind.datasets.token_inputs import InputFile
 from tradewind.steps.fields import SOME_TEXT
 from tradewind.storage.bounded_read import SMALL
@@ -69,7 +69,8 @@ def hub_texts(config: Any, hub: Hub) -> tuple[HubTexts, dict[str, list[InputFile
         ) from error
     texts = HubTexts(config.id, name, revision, found.commit)
     by_name = {file.name: file for file in found.files}
-    splits = split_files(by_name, _head_of_readme(by_name, hub), name, config.id)
+    readme = repeat_if_damaged(lambda: _head_of_readme(by_name, hub))
+    splits = split_files(by_name, readme, name, config.id)
     inputs: dict[str, list[InputFile]] = {
         split: [_input(found, by_name[file]) for file in splits[split]]
         for split in ("train", "validation")
@@ -105,10 +106,10 @@ def _head_of_readme(files: Mapping[str, SourceFile], hub: Hub) -> str:
     if readme is None:
         return ""
     head = bytearray()
-    with closing(hub.reader().read(readme)) as chunks:  # type: ignore[type-var]  # a generator
+    with closing(readme.verify(hub.reader().read(readme))) as chunks:  # type: ignore[type-var]  # a generator
         for chunk in chunks:
             head += chunk
-            if len(head) >= MAX_HEAD_BYTES:
+            if len(head) > MAX_HEAD_BYTES:
                 break
     return head[:MAX_HEAD_BYTES].decode("utf-8", errors="replace")
 

@@ -13,11 +13,11 @@ from functools import partial
 from pathlib import Path, PurePath
 from typing import Any, Final
 
-from tradewind.datasets.downloads import PROVENANCE_FILE, Copies, read_store
+from tradewind.datasets.downloads import PROVENANCE_FILE, Copies, Reader, read_store
 from tradewind.datasets.files import join, parent, write_json
 from tradewind.datasets.hub import Hub, check_repo_id
-from tradewind.datasets.source_files import DownloadError, SourceFile
-from tradewind.datasets.tokenizer_files import MAIN_FILE, TOKENIZER_GLOBS
+from tradewind.datasets.source_files import DownloadError, SourceFile, repeat_if_damaged
+from tradewind.datasets.tokenizer_files import MAIN_FILE, TOKENIZER_GLOBS, check_tokenizer
 from tradewind.plans.prefixes import PREFIX_VARIABLES
 from tradewind.records.lease_store import LeaseHolder, LeaseStore, check_still_held, is_in_use
 from tradewind.records.pins import OWN_FOLDER
@@ -26,6 +26,7 @@ from tradewind.storage.bounded_read import LARGE
 from tradewind.storage.files import existing_many
 
 _REVISION: Final = "main"
+_CONFIG: Final = "tokenizer_config.json"
 _MAX_POLL_S: Final = 2.0
 
 
@@ -33,7 +34,8 @@ def stored_tokenizer(name: str, field: str, output_path: str) -> str:
     """Return the folder with the copy of a hub's tokenizer, and make it if it is missing.
 
     Raises:
-        ValueError: ``field``: neither this host nor the hub has a tokenizer of this name, or the hub denies access.
+        ValueError: ``field``: neither this host nor the hub has a tokenizer of this name, the hub denies access, or no
+            text can be encoded with it.
     """
     folder = join(_prefix(output_path), OWN_FOLDER, "tokenizers", name.replace("/", "--"))
     try:
@@ -41,7 +43,8 @@ def stored_tokenizer(name: str, field: str, output_path: str) -> str:
         _make_or_await(name, folder)
     except DownloadError as error:
         raise ValueError(
-            f"{field}={name!r} is no folder, and this host has no copy of a tokenizer of that name. {error}"
+            f"{field}={name!r} is no folder, and this host has no copy of a tokenizer of that name ({MAIN_FILE} and "
+            f"{_CONFIG}). {error}"
         ) from error
     return folder
 
@@ -59,9 +62,13 @@ def _make_or_await(name: str, folder: str) -> None:
     from tradewind.attempts.renewal import make_copy
 
     store, has_waited = LeaseStore(folder), False
+    main, provenance = join(folder, MAIN_FILE), join(folder, PROVENANCE_FILE)
     while True:
         before = store.read()  # first: a copy that another process completes from now on has changed it
-        if existing_many([join(folder, PROVENANCE_FILE)]):
+        found = existing_many([main, provenance])
+        if provenance in found:
+            if main not in found:
+                raise ValueError(f"{folder} has no {MAIN_FILE} any more: remove the folder, and it is copied again.")
             return
         if before is None or not is_in_use(before):
             make_copy(store, before, {"tokenizer": name}, partial(_copy, name, folder))
@@ -75,24 +82,34 @@ def _make_or_await(name: str, folder: str) -> None:
 def _copy(name: str, folder: str, owner: LeaseHolder) -> str:
     """Copy the files, from the copy of this host or else from the hub; return the commit."""
     commit, files, read = _on_this_host(name) or _on_the_hub(name)
+    main = next(file.url for file in files if file.name == MAIN_FILE)
     print(f"Copying the tokenizer {name} at commit {commit} to {folder}.", flush=True)
-    Copies(folder, read, lambda *_: check_still_held(owner)).make(files)
+    if large := [file.url for file in files if (file.size_bytes or 0) > LARGE]:
+        raise DownloadError(f"{large[0]} has more than {LARGE:,} bytes, which no tokenizer has.")
+    contents = {file.name: repeat_if_damaged(partial(_content, file, read)) for file in files}
+    check_tokenizer(contents, f"The tokenizer {name} at {parent(main)}")  # first: all later steps read the copy
+    Copies(folder, lambda file: iter([contents[file.name]]), lambda *_: check_still_held(owner)).make(files)
     check_still_held(owner)
     write_json(join(folder, PROVENANCE_FILE), {"tokenizer": name, "version": _REVISION, "commit": commit})
     return commit
 
 
+def _content(file: SourceFile, read: Reader) -> bytes:
+    return b"".join(file.verify(read(file)))
+
+
 def _on_this_host(name: str) -> tuple[str, Sequence[SourceFile], Any] | None:
-    """Return the copy in ``HF_HOME``, without a request."""
+    """Return the copy in ``HF_HOME``, if it is whole, without a request."""
     from huggingface_hub import snapshot_download
 
     try:
         folder = Path(snapshot_download(name, local_files_only=True, allow_patterns=list(TOKENIZER_GLOBS)))
     except (OSError, ValueError):  # it has none
         return None
-    files = [each for each in sorted(folder.iterdir()) if any(map(each.match, TOKENIZER_GLOBS))]
-    if not (folder / MAIN_FILE).exists():
-        return None
+    found = [each for each in sorted(folder.iterdir()) if any(map(each.match, TOKENIZER_GLOBS))]
+    files = [each for each in found if each.is_file()]
+    if not {MAIN_FILE, _CONFIG} <= {each.name for each in files} or not all(each.exists() for each in found):
+        return None  # other programs fetch parts, and a link may lead nowhere
     return folder.name, [SourceFile(each.name, str(each), each.stat().st_size) for each in files], read_store
 
 
@@ -102,6 +119,4 @@ def _on_the_hub(name: str) -> tuple[str, Sequence[SourceFile], Any]:
     files = [file for file in found.files if any(map(PurePath(file.name).match, TOKENIZER_GLOBS))]
     if MAIN_FILE not in {file.name for file in files}:
         raise DownloadError(f"The hub's {name} has no {MAIN_FILE}: give a repository with a fast tokenizer.")
-    if large := [file.name for file in files if (file.size_bytes or 0) > LARGE]:
-        raise DownloadError(f"The hub's {name} has {large[0]} of more than {LARGE:,} bytes, which no tokenizer has.")
     return found.commit, files, hub.reader().read

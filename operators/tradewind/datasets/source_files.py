@@ -62,7 +62,7 @@ class SourceFile:
         return self.sha256 is not None or self._has_git_blob
 
     def verify(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield the chunks; return only if together they are the file.
+        """Yield the chunks, the last one of a known size only if together they are the file.
 
         Raises:
             DamagedDownloadError: They are not. Bytes after the end of the file are not read.
@@ -77,9 +77,14 @@ class SourceFile:
                 )
             for digest, _ in digests:
                 digest.update(chunk)
+            if size == self.size_bytes:
+                self._compare(digests)
             yield chunk
         if self.size_bytes is not None and size != self.size_bytes:
             raise DamagedDownloadError(f"{self.url} gave {size:,} bytes, and should give {self.size_bytes:,}.")
+        self._compare(digests)
+
+    def _compare(self, digests: Iterable[tuple[_Hash, str]]) -> None:
         for digest, wanted in digests:
             if digest.hexdigest() != wanted:
                 raise DamagedDownloadError(

@@ -382,7 +382,7 @@ def _make(
     recipe = dataclasses.replace(recipe, sample_count=getattr(config, "sample_count", None))
     for first in (split.files[0] for split in splits):
         if first.source is None or not first.path.endswith(".parquet"):  # that would be a download for one row
-            check_first_row(first.path, recipe, _opener(first, access))
+            repeat_if_damaged(partial(check_first_row, first.path, recipe, _opener(first, access)))
     work = partial(_tokenize_piece, cache_path=config.cache_path, recipe=recipe, access=access)
     _make_shards(config.cache_path, splits, work, small_bytes)
     metadata = processor.metadata

@@ -60,14 +60,16 @@ def tokenizer_files(path: str, field: str, output_path: str) -> tuple[str, dict[
     if is_on_hub(path):
         from tradewind.datasets.hub_tokenizers import stored_tokenizer
 
-        name, folder = path, local_tokenizer(stored_tokenizer(path, field, output_path), field)
+        copy = stored_tokenizer(path, field, output_path)
+        name, folder, where = path, local_tokenizer(copy, field), f"{path!r} (remove {copy} to copy it again)"
     else:
         name = folder = local_tokenizer(path, field)
+        where = repr(path)
     found = [each for each in sorted(Path(folder).iterdir()) if any(map(each.match, TOKENIZER_GLOBS))]
     if odd := [each.name for each in found if each.name.endswith(_ENDINGS) and not each.is_file()]:
         raise ValueError(f"{field}={path!r}: {odd[0]} is no regular file.")
     files = {each.name: _read(each.open("rb"), str(each), field) for each in found if each.is_file()}
-    _check(files, f"{field}={path!r}")
+    check_tokenizer(files, f"{field}={where}")
     return name, files
 
 
@@ -84,7 +86,7 @@ def _read(opened: IO[bytes], path: str, field: str) -> bytes:
     return content
 
 
-def _check(files: Mapping[str, bytes], where: str) -> None:
+def check_tokenizer(files: Mapping[str, bytes], where: str) -> None:
     """Refuse files that no library could load, or with which texts would become other tokens than their own."""
     from tokenizers import Tokenizer
 
