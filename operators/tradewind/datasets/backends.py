@@ -96,6 +96,14 @@ class Backend:
 
         return connected_to_ray()
 
+    def spans_nodes(self) -> bool:
+        """Whether shards are processed on several machines; call it while connected."""
+        if self.kind != "ray":
+            return False
+        from tradewind.datasets.ray_tasks import nodes_with_cpus
+
+        return len(nodes_with_cpus()) > 1
+
     def workers(self, work: StageWork) -> Workers:
         """Return what processes the shards of one stage."""
         match self.kind:

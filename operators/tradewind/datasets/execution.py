@@ -73,7 +73,7 @@ def execute(dataset: Dataset[Any], backend: Backend) -> Results:
     print(describe_stages(stages), flush=True)
     if backend.dry_run:
         return _results([], [])
-    with backend.connected(), _scratch(backend.scratch) as scratch:
+    with backend.connected(), _scratch(backend) as scratch:
         for _ in range(_MAX_DAMAGES):
             run = _Run(stages, backend, scratch)
             try:
@@ -115,11 +115,16 @@ def _expanded(pattern: str) -> Iterable[str]:
 
 
 @contextmanager
-def _scratch(given: str | None) -> Iterator[str]:
+def _scratch(backend: Backend) -> Iterator[str]:
     output = os.environ.get(OUTPUT_VARIABLE)
-    if given is not None or output:
-        yield given if given is not None else join(str(output), SCRATCH_FOLDER)
+    if backend.scratch is not None or output:
+        yield backend.scratch if backend.scratch is not None else join(str(output), SCRATCH_FOLDER)
         return
+    if backend.spans_nodes():
+        raise PipelineError(
+            "The tasks of this cluster run on several nodes and need a folder that all of them reach: give "
+            "flow_backend(scratch='gs://...'), or tradewind data run --scratch, or process the pipeline in a step."
+        )
     folder = tempfile.mkdtemp(prefix="tradewind-dataset-")
     try:
         yield folder
@@ -154,10 +159,17 @@ class _Run:
             self._show(str(error))
             raise
         last = self._stages[-1]
-        results = _results(self._output(last), [self._done[stage] for stage in sorted(self._done)])
+        results = _results(self._output(last), [self._shards(stage) for stage in self._stages])
         self._show(None)
         self._clean()
         return results
+
+    def _shards(self, stage: Stage) -> Mapping[int, ShardResult]:
+        """Return the shards of a stage, also if an earlier run has removed its files."""
+        if stage.number in self._done:
+            return self._done[stage.number]
+        text = read_text(self._manifest(stage))
+        return {} if text is None else {entry["shard"]: ShardResult(**entry) for entry in json.loads(text)}
 
     def _needed(self) -> list[Stage]:
         """Return the stages with shards that are not done, and whose output a later stage needs."""
@@ -291,13 +303,11 @@ class _Run:
         write_progress(join(self._scratch, "progress.json"), shown, len(self._stages), problem)
 
     def _clean(self) -> None:
-        """Remove the files between stages; the manifests stay, so that a second run finds its outputs."""
+        """Remove the files between stages; the manifests stay: a second run finds its outputs and what was counted."""
         for stage in self._stages:
             fs, folder = file_system_at(self._folder(stage))
             if fs.exists(folder):
                 fs.rm(folder, recursive=True)
-            if not isinstance(stage.sink, Write):
-                remove_file(*file_system_at(self._manifest(stage)))
 
 
 def _inputs(chain: Chain) -> Iterator[int]:

@@ -59,7 +59,7 @@ class RayTasks:
             "max_retries": 0,  # a shard has budgets of its own
             "name": f"stage {work.stage.number + 1}",
         }
-        self._task = ray.remote(run_shard).options(**options, **_off_the_head(ray))
+        self._task = ray.remote(run_shard).options(**options, **_off_the_head())
 
     def submit(self, shard: int) -> None:
         """Begin a shard."""
@@ -109,7 +109,7 @@ def spread(pieces: Sequence[_T], work: Callable[[_T], Any], *, is_small: bool) -
     with connected_to_ray():
         import ray
 
-        task = ray.remote(_run_piece).options(max_retries=_MAX_LOSSES, **_off_the_head(ray))
+        task = ray.remote(_run_piece).options(max_retries=_MAX_LOSSES, **_off_the_head())
         shared, waiting = ray.put(work), deque(pieces)
         running: list[Any] = []
         try:
@@ -135,9 +135,16 @@ def _run_piece(work: Callable[[Any], Any], piece: Any) -> Any:
         return error
 
 
-def _off_the_head(ray: Any) -> dict[str, Any]:
+def nodes_with_cpus() -> list[dict[str, Any]]:
+    """Return the nodes of the connected cluster that offer CPUs."""
+    import ray
+
+    return [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+
+
+def _off_the_head() -> dict[str, Any]:
     """Return options that keep a task off the head's node, if that offers CPUs and another node does as well."""
-    nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+    nodes = nodes_with_cpus()
     heads = [node for node in nodes if "node:__internal_head__" in node["Resources"]]
     if not heads or len(nodes) < 2:
         return {}
