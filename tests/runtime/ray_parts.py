@@ -7,6 +7,8 @@ from typing import Any
 
 import ray
 
+from tradewind.datasets import Dataset
+
 
 @ray.remote(num_cpus=0.1)
 def square(value: int) -> int:
@@ -47,3 +49,9 @@ def tells_its_process(config: Any) -> int:
 @ray.remote(num_cpus=0.1)
 def ray_step_that_tells_its_process(config: Any) -> int:
     return os.getpid()
+
+
+def counts_words(config: Any) -> Dataset[str]:
+    """A pipeline with a shuffle."""
+    words = Dataset.from_list(["a b a", "b c", "a"]).flat_map(str.split)
+    return words.group_by(str, reducer=lambda word, same: f"{word}{sum(1 for _ in same)}", num_output_shards=2)

@@ -13,6 +13,7 @@ import pytest
 from tests.runtime import ray_parts
 from tests.runtime.driven import REPOSITORY, claim_step, result_of, run_attempt
 from tests.support.shared_clusters import shared_cluster
+from tradewind.datasets import dataset_step
 from tradewind.records.attempts import Attempt, AttemptOutcome
 from tradewind.rehearsal.local.ray import LocalRay
 from tradewind.runtime.driver.function_call import resolve_references
@@ -73,7 +74,10 @@ def cluster() -> LocalRay:
 
 
 def drive(cluster: LocalRay, fn: Any, store: Path, secrets: dict[str, str] | None = None) -> tuple[Attempt, str]:
-    step = ExecutorStep("s", fn, {"name": versioned("x")}, secrets=secrets or {})
+    return drive_step(cluster, ExecutorStep("s", fn, {"name": versioned("x")}, secrets=secrets or {}), store)
+
+
+def drive_step(cluster: LocalRay, step: ExecutorStep, store: Path) -> tuple[Attempt, str]:
     env = {
         "RAY_ADDRESS": cluster.gcs_address,
         "RAY_AUTH_MODE": "disabled",
@@ -122,3 +126,15 @@ def test_ray_task_gets_secret_and_its_worker_forgets_it(cluster: LocalRay, tmp_p
     fn = RemoteFunction(ray_parts.tells_its_secret, {"num_cpus": 0.1})
     assert result_on(cluster, fn, tmp_path, {"KEY": "env:ON_THE_DRIVER"}) == ["s3cr3t", True]
     assert result_on(cluster, fn, tmp_path / "later") == ["", True]
+
+
+@pytest.mark.ray
+def test_pipeline_of_a_step_is_processed_by_ray_tasks(cluster: LocalRay, tmp_path: Path) -> None:
+    step = dataset_step("s", ray_parts.counts_words, {"name": versioned("x")}, max_parallelism=2, memory="100MB")
+    ended, text = drive_step(cluster, step, tmp_path)
+    assert ended.outcome is AttemptOutcome.SUCCEEDED, text
+    output = ended.spec["output_path"]
+    assert sorted(result_of(output)["results"]) == ["a3", "b2", "c1"]
+    assert "Stage 2 of 2 (group_by): 2 of 2 shards, 3 rows" in text
+    progress = json.loads(Path(output, ".dataset", "progress.json").read_text())
+    assert [stage["done"] for stage in progress["stages"]] == [3, 2]
