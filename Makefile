@@ -26,7 +26,7 @@ COMPILED = PYTHONDONTWRITEBYTECODE=
 
 include docker/images.mk
 
-.PHONY: help init demo stop test test-fast test-matrix coverage test-long test-adopt chaos mutants check autoformat bench bench-jobs bench-plans bench-pods bench-fleet bench-train bench-data screenshots marin-oracle marin-parse metrics lock
+.PHONY: help init demo stop test test-fast test-matrix snapshots coverage test-long test-adopt chaos mutants check autoformat bench bench-jobs bench-plans bench-pods bench-fleet bench-train bench-data screenshots marin-oracle marin-parse metrics lock
 
 help: ## show this help
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z_-]+):.*## (.*)/  \1\t\2/' | expand -t 32
@@ -65,6 +65,9 @@ test-fast: init ## run the quick tests only, in three processes
 
 test-matrix: init ## run the quick tests on every Python from 3.11 on that is here (one: ARGS="-k wheel", NOX="-p 3.12")
 	$(BIN)/python -m nox --session fast $(NOX) -- $(IN_PARALLEL) $(ARGS)
+
+snapshots: init ## renew the expected outputs of the data recipes; read their difference before you commit it
+	TRADEWIND_SNAPSHOTS=renew $(BIN)/python -m pytest -p no:xdist -k snapshot tests/recipes/data $(ARGS)
 
 coverage: init ## run the tests and print which lines ran, in subprocesses too (fewer: ARGS="tests/steps")
 	$(BIN)/python -m pytest -m "not long" --cov --cov-report=term:skip-covered $(IN_PARALLEL) $(ARGS)

@@ -10,12 +10,13 @@ step = dataset_step("long", long_texts, LongTexts(documents=raw, output_path=thi
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tradewind.datasets.backends import Backend, flow_backend
+from tradewind.datasets.backends import Backend, flow_backend, set_flow_backend
 from tradewind.datasets.dataset import Dataset
-from tradewind.datasets.execution import SCRATCH_FOLDER
+from tradewind.datasets.execution import SCRATCH_FOLDER, Results
 from tradewind.datasets.rows import OnError
 from tradewind.steps import ExecutorStep, Resources, this_output_path
 from tradewind.steps.amounts import parse_size
@@ -35,12 +36,14 @@ class DatasetStepConfig:
         config: The user's config, whose versioned values and references make the version.
         output_path: Where ``.dataset`` with the state of the pipeline is.
         backend: How it is processed; outside the version.
+        finish: Function of ``config`` and the results that writes a summary.
     """
 
     pipeline: Callable[[Any], Dataset[Any]]
     config: Any
     output_path: str
     backend: dict[str, Any]
+    finish: Callable[[Any, Results], None] | None = None
 
 
 def dataset_step(
@@ -53,6 +56,7 @@ def dataset_step(
     memory: str | int = "1GB",
     num_cpus: float = 1.0,
     on_error: OnError = "raise",
+    finish: Callable[[Any, Results], None] | None = None,
     **options: Any,
 ) -> ExecutorStep:
     """Return a step that processes what ``pipeline(config)`` returns, each shard as a Ray task.
@@ -68,6 +72,7 @@ def dataset_step(
         num_cpus: CPUs of one shard's task.
         on_error: What happens to a row that fails: ``raise``, ``skip``, or ``quarantine``, which keeps such rows in
             ``quarantine/`` beside the files.
+        finish: Called with ``config`` and the results when all shards are done, for a file about the whole.
         options: Of ``ExecutorStep``, such as ``description`` or ``cluster``.
 
     Raises:
@@ -82,17 +87,25 @@ def dataset_step(
         "on_error": on_error,
     }
     Backend(**backend)
-    held = DatasetStepConfig(pipeline, config, this_output_path(), backend)
+    held = DatasetStepConfig(pipeline, config, this_output_path(), backend, finish)
     return ExecutorStep(name, run_dataset_step, held, resources=resources, resumable=RESUMABLE, **options)
 
 
 def run_dataset_step(config: DatasetStepConfig) -> dict[str, Any]:
     """Process the pipeline; return what it counted, and its first rows or files."""
+    return copy_context().run(_run, config)
+
+
+def _run(config: DatasetStepConfig) -> dict[str, Any]:
+    scratch = f"{config.output_path.rstrip('/')}/{SCRATCH_FOLDER}"
+    backend = flow_backend(scratch=scratch, **config.backend)
+    set_flow_backend(backend)  # also for what the functions of the pipeline and its summary process
     dataset = config.pipeline(config.config)
     if not isinstance(dataset, Dataset):
         raise ValueError(f"{config.pipeline.__qualname__} returned a {type(dataset).__name__}: return a Dataset.")
-    scratch = f"{config.output_path.rstrip('/')}/{SCRATCH_FOLDER}"
-    results = flow_backend(scratch=scratch, **config.backend).execute(dataset)
+    results = backend.execute(dataset)
+    if config.finish is not None:
+        config.finish(config.config, results)
     return {
         "results": [str(result) for result in results[:_MAX_RESULTS]],
         "count": len(results),

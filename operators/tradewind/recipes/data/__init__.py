@@ -1,0 +1,7 @@
+"""Recipes for data: steps that make, filter and convert sets of documents."""
+
+from __future__ import annotations
+
+from tradewind.recipes.data.normalized import normalize
+
+__all__ = ["normalize"]
