@@ -15,6 +15,7 @@ from aiohttp.test_utils import TestServer
 from tradewind.ray_jobs.api import JobsApi
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.demand import CACHE_TTL_S
+from tradewind.ray_jobs.errors import BadAddressError
 from tradewind.ray_jobs.follow import log_reader, poller
 from tradewind.ray_jobs.follow.follow import (
     FIRST_NOTICE_S,
@@ -22,6 +23,7 @@ from tradewind.ray_jobs.follow.follow import (
     OutageNotifier,
     StallNotifier,
     follow_job,
+    read_connection_first,
 )
 from tradewind.ray_jobs.follow.log_lines import FlushSchedule, JobLog
 from tradewind.ray_jobs.follow.log_reader import tailing
@@ -208,3 +210,19 @@ async def test_head_with_slow_counts_is_polled_per_job_and_rarely(monkeypatch: p
         fetcher._slow_until -= poller.REFRESH_S
         await fetcher.fetch(jobs, [])
         assert requests["count"] == 2, "it may have become faster"
+
+
+async def test_removed_connection_is_reported_and_waited_for() -> None:
+    """A user removes the connection of a deferred task and adds it again: the task continues to follow its job."""
+    cluster = RayCluster("ray", "http://127.0.0.1:1")
+    readings: list[RayCluster | BadAddressError] = [BadAddressError("There is no connection 'ray'."), cluster]
+    told: list[str] = []
+
+    async def read() -> RayCluster:
+        reading = readings.pop(0)
+        if isinstance(reading, BadAddressError):
+            raise reading
+        return reading
+
+    assert await read_connection_first("job-1", read, told.append) == cluster
+    assert told == ["There is no connection 'ray'. This says nothing about job job-1; retrying at intervals."]
