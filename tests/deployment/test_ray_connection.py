@@ -217,6 +217,7 @@ def test_button_names_wrong_scheme_missing_and_foreign_server(connected: Any, se
         ("http://10.0.0.2?a=hunter2", {"port": 8265}, "its address has a user name, a query or a fragment"),
         ("10.0.0.2:82:65", {"port": 8265}, "is no dashboard address"),
         ("http://a\0b", {}, "is no dashboard address"),
+        *((host, {"port": 8265}, "is no dashboard address") for host in ("http://", "https:/", "..")),
         ("http://a b", {}, "is no dashboard address"),
         ("a" * 3000, {}, "is no dashboard address"),
         ("a", {"slice_types": ["v4-9"] * 100}, "'slice_types' is ['v4-9', 'v4-9', "),

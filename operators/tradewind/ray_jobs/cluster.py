@@ -85,7 +85,8 @@ def _is_dashboard(address: str) -> bool:
         parts = urlsplit(address)
         if not address.isprintable() or " " in address or len(address) > _MAX_ADDRESS_CHARS:
             return False
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        is_host = (parts.hostname or "").strip(".") not in ("", "http", "https")  # "http://" alone is no host
+        return parts.scheme in ("http", "https") and is_host and parts.port != 0
     except ValueError:  # a port that is no number, or half an IPv6 address
         return False
 
