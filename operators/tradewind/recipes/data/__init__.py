@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tradewind.recipes.data.duplicates import deduplicate_exact
 from tradewind.recipes.data.normalized import normalize
 
-__all__ = ["normalize"]
+__all__ = ["deduplicate_exact", "normalize"]

@@ -105,6 +105,8 @@ def _checked(rows: Iterator[dict[str, Any]], shard: ShardInfo) -> Iterator[dict[
             raise RowError(f"The id {truncated_repr(own)} occurs twice: make the set with normalize(...).")
         if own < before:
             raise RowError(f"The id {truncated_repr(own)} follows a larger one: make the set with normalize(...).")
+        if not isinstance(row.get("text", ""), str):
+            raise RowError(f"The text of {truncated_repr(own)} is {truncated_repr(row['text'])}: texts are strings.")
         before = own
         yield row
 
