@@ -222,6 +222,7 @@ def broken_json(row: Any) -> Any:
 
 
 NAN = float("nan")
+LEFT_ROW, RIGHT_ROW = (Dataset.from_list([(1, side)]) for side in ("left", "right"))
 
 
 @pytest.mark.parametrize(
@@ -260,6 +261,9 @@ NAN = float("nan")
         (of([1]).map(lambda row: lambda: row).reshard(2), ["A row of the type function cannot go to another shard"]),
         (joined(of([[2], [1]]), of([[1]])), ["the left data set is not sorted by its key: 1 follows 2"]),
         (joined(of([[1, 1]]), of([[2], [1]])), ["the right data set is not sorted by its key: 1 follows 2"]),
+        (joined(LEFT_ROW.map(broken_json), RIGHT_ROW), ["the row was (1, 'left')", "in broken_json"]),
+        (joined(LEFT_ROW, RIGHT_ROW.map(broken_json)), ["the row was (1, 'right')", "in broken_json"]),
+        (LEFT_ROW.sorted_merge_join(RIGHT_ROW, first, first), ["TypeError", "the row was (1, 'left')"]),
         (joined(of([["a"]]), of([[1]])), ["keys of both sides cannot be compared", "'str'", "'int'"]),
     ],
 )

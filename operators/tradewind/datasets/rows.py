@@ -17,6 +17,7 @@ mistakes in code such as a missing module or name.
 
 from __future__ import annotations
 
+import copy
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -77,7 +78,6 @@ class Rows:
         number: Number of the row in it, from 1.
         row: The row itself, as it was read.
         counters: What the user's functions counted.
-        rejected: Number of rows that failed and were left out.
         quarantined: Texts of some of these, one JSON object each.
     """
 
@@ -87,9 +87,25 @@ class Rows:
         self.number = 0
         self.row: Any = None
         self.counters: Counter[str] = Counter()
-        self.rejected = 0
         self.quarantined: list[str] = []
-        self._room = MAX_QUARANTINED_CHARS
+        self._tally: Counter[str] = Counter()
+
+    @property
+    def rejected(self) -> int:
+        """Number of rows that failed and were left out."""
+        return self._tally["rejected"]
+
+    def beside(self) -> Rows:
+        """Return the state for the other side of a join: another place, the same counts."""
+        return copy.copy(self)
+
+    def following(self, other: Rows, rows: Iterator[_T]) -> Iterator[_T]:
+        """Yield the rows of the other side of a join; if they fail, its place is where that was."""
+        try:
+            yield from rows
+        except Exception:
+            self.path, self.number, self.row = other.path, other.number, other.row
+            raise
 
     @property
     def place(self) -> str:
@@ -100,14 +116,14 @@ class Rows:
         """Leave out the row that is being processed, or raise ``error``, as ``on_error`` says."""
         if self.on_error == "raise" or isinstance(error, PERMANENT):
             raise error
-        self.rejected += 1
-        if self.on_error == "quarantine" and self._room > 0:
+        self._tally["rejected"] += 1
+        if self.on_error == "quarantine" and self._tally["characters"] < MAX_QUARANTINED_CHARS:
             about = {"place": self.place, "error": f"{type(error).__name__}: {error_text(error)}"}
             try:
                 text = json.dumps({**about, "row": self.row}, default=truncated_repr)
             except (TypeError, ValueError, RecursionError):  # keys of other types, a cycle
                 text = json.dumps({**about, "row": truncated_repr(self.row)})
-            self._room -= len(text)
+            self._tally["characters"] += len(text)
             self.quarantined.append(text)
 
     def numbered(self, rows: Iterable[_T]) -> Iterator[_T]:

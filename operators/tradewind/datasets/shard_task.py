@@ -162,7 +162,9 @@ def _rows_of(work: StageWork, chain: Chain, shard: int, rows: Rows) -> Iterator[
             case Transform():
                 stream = _transformed(operation, stream, rows, info)
             case JoinedChain(_, right, merge):
-                pairs = merge_join(stream, _rows_of(work, right, shard, rows), merge)
+                beside = rows.beside()
+                partners = rows.following(beside, _rows_of(work, right, shard, beside))
+                pairs = merge_join(stream, partners, merge)
                 stream = rows.mapped(lambda pair, combine=merge.combiner: combine(*pair), pairs)  # type: ignore[misc]
     return stream
 
