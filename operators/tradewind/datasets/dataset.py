@@ -243,11 +243,11 @@ class Dataset(Generic[T]):
         self,
         key: Callable[[T], K],
         *,
-        reducer: Callable[[K, Iterator[T]], R | Iterator[R]],
+        reducer: Callable[[K, Iterator[T]], Any],
         sort_by: Callable[[T], Any] | None = None,
         num_output_shards: int | None = None,
         combiner: Callable[[K, Iterator[T]], Any] | None = None,
-    ) -> Dataset[R]:
+    ) -> Dataset[Any]:
         """Return ``reducer(key, rows)`` for the rows of each key of the whole data set.
 
         Args:
