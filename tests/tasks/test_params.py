@@ -136,6 +136,10 @@ def test_builtin_params_are_no_run_values() -> None:
         ({"a": 1.0, "b": [[0.5]]}, '{"a": 1, "b": [[1, 2]], "c": 3}', '{"a": 1.0, "b": [[1.0, 2.0]], "c": 3.0}'),
         ({"a": {"b": 1}}, '{"a": {"b": 1.0, "c": "1.0"}}', '{"a": {"b": 1, "c": "1.0"}}'),
         (Param({}, properties={"a": {"type": "integer"}}), '{"a": 1.0, "b": 1e300}', '{"a": 1, "b": 1e+300}'),
+        (Param(None, anyOf=[{"type": "number"}, {"type": "null"}]), "1", "1.0"),
+        (Param(None, oneOf=[{"type": "null"}, {"prefixItems": [{"type": "number"}]}]), "[1, 2.0]", "[1.0, 2]"),
+        (Param(None, type=[{}], anyOf=5), "1.0", "1"),
+        (Param(None, properties=[5], items=5), '{"a": [1.0]}', '{"a": [1]}'),
         (0.5, str(10**400), str(10**400)),
     ],
 )

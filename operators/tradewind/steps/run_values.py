@@ -10,6 +10,7 @@ import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import repeat
 from typing import Any, Protocol
 
 from tradewind.steps.bounds import check_bounded
@@ -172,23 +173,38 @@ def coerce_param(value: Any, schema: Any, default: Any) -> Any:
     Args:
         value: What the run has; not too deep to be walked.
     """
-    schema = schema if isinstance(schema, Mapping) else {}
+    schema = _flat(schema)
     if isinstance(value, list):
         defaults = list(default) if isinstance(default, (list, tuple)) else []
         typical = [*defaults, *[_typical(defaults)] * (len(value) - len(defaults))]
-        items = schema.get("items")
-        return [coerce_param(each, items, one) for each, one in zip(value, typical, strict=False)]
+        first, others = schema.get("prefixItems"), schema.get("items")
+        items = [*(first if isinstance(first, list) else []), *repeat(others, len(value))]
+        return [coerce_param(each, item, one) for each, item, one in zip(value, items, typical, strict=False)]
     if isinstance(value, dict):
         by_key = default if isinstance(default, Mapping) else {}
-        fields, others = schema.get("properties") or {}, schema.get("additionalProperties")
+        fields, others = schema.get("properties"), schema.get("additionalProperties")
+        fields = fields if isinstance(fields, Mapping) else {}
         other = _typical(list(by_key.values()))
         return {key: coerce_param(each, fields.get(key, others), by_key.get(key, other)) for key, each in value.items()}
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return value
     try:
-        return _as_number(value, schema.get("type"), default)
+        return _as_number(value, schema["type"], default)
     except (OverflowError, ValueError):  # an infinity, NaN, or a whole number that no float can be
         return value
+
+
+def _flat(schema: Any) -> dict[str, Any]:
+    """Return what a schema and its alternatives say of a value, and all their types; an invalid one says nothing."""
+    if not isinstance(schema, Mapping):
+        return {"type": []}
+    flat, types = dict(schema), schema.get("type")
+    types = types if isinstance(types, list) else [types]
+    for key in ("anyOf", "oneOf", "allOf"):
+        for each in map(_flat, schema[key] if isinstance(schema.get(key), list) else []):
+            types = types + each["type"]
+            flat = each | flat
+    return flat | {"type": [name for name in types if isinstance(name, str)]}
 
 
 def _typical(defaults: list[Any]) -> Any:
@@ -196,8 +212,7 @@ def _typical(defaults: list[Any]) -> Any:
     return next((each for each in defaults if isinstance(each, float)), defaults[0] if defaults else None)
 
 
-def _as_number(value: float, json_type: str | list[str] | None, default: Any) -> float:
-    types = [json_type] if isinstance(json_type, str) else list(json_type or [])
+def _as_number(value: float, types: list[str], default: Any) -> float:
     if not types and isinstance(default, (int, float)) and not isinstance(default, bool):
         types = ["number" if isinstance(default, float) else "integer"]
     if not types and abs(value) < 2**53:
