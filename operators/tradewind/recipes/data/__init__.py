@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from tradewind.recipes.data.consolidated import FilterConfig, consolidate
 from tradewind.recipes.data.duplicates import deduplicate_exact
 from tradewind.recipes.data.normalized import normalize
 
-__all__ = ["deduplicate_exact", "normalize"]
+__all__ = ["FilterConfig", "consolidate", "deduplicate_exact", "normalize"]
