@@ -29,13 +29,15 @@ from tradewind.datasets.token_rows import (
 from tradewind.storage import open_file
 from tradewind.text import quote_first_names, single_line
 
-_PARQUET_ROWS: Final = 1024
+_PARQUET_ROWS: Final = 256
+"""Rows in memory as dicts; some bytes of a packed dictionary may be as many megabytes in each."""
+_BATCH_ROWS: Final = 8192
 _ENCRYPTED: Final = 1
 """Bit of a member's flags."""
 _MAX_DIRECTORY_BYTES: Final = 48 << 20
 """Bound for the directory of an archive: about a million members, which take 400 MB of memory."""
 _BATCH_BYTES: Final = 1 << 26
-"""Parquet is read in batches of about so many bytes, of at most ``_PARQUET_ROWS`` rows."""
+"""Parquet is read in batches of about so many bytes at most, as far as its metadata tell."""
 _READ_ERRORS: Final = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, NotImplementedError)
 
 Reader = Callable[..., Iterator[Any]]
@@ -78,7 +80,8 @@ def load_parquet(
             if missing := [column for column in columns or () if column not in names]:
                 raise RowError(f"{path} has no column {missing[0]!r}: it has {quote_first_names(names)}.")
             size = sum(opened.metadata.row_group(at).total_byte_size for at in range(opened.metadata.num_row_groups))
-            count = min(max(_BATCH_BYTES * opened.metadata.num_rows // max(size, 1), 1), _PARQUET_ROWS)
+            most = _BATCH_ROWS if batch_mode else _PARQUET_ROWS
+            count = min(max(_BATCH_BYTES * opened.metadata.num_rows // max(size, 1), 1), most)
             for batch in opened.iter_batches(count, columns=None if columns is None else list(columns)):
                 if batch_mode:
                     rows.number += batch.num_rows
