@@ -29,7 +29,7 @@ _BULLETS: Final = ("•", "-")
 _ELLIPSES: Final = ("...", "…")
 _WITH_LETTER: Final = re.compile(r"[^\W\d_]\S*")
 _C4_ENDS: Final = (".", "?", "!", '"')
-_LINE_ENDS: Final = tuple(".?!…。？！．।۔؟\"'”’»")
+_LINE_ENDS: Final = tuple(".?!。？！．｡।۔؟‼‽⁇⁈⁉")
 _SENTENCE_END: Final = re.compile(r"[.!?…][\"')\]”’»]*(?:\s|\Z)|[。！？]")
 _POLICIES: Final = (
     "terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies",

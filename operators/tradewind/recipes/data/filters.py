@@ -35,7 +35,7 @@ _Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class FilterConfig:
+class FilterDocumentsConfig:
     """What ``filter_documents`` reads, and by which rules."""
 
     documents: str
@@ -70,7 +70,7 @@ def filter_documents(
     """
     checked = _rules(rules)
     counted = [{"rule": rule.name, **dataclasses.asdict(rule)} for rule in checked]
-    config = FilterConfig(
+    config = FilterDocumentsConfig(
         path_input("documents", documents), this_output_path(), versioned(counted), versioned(keep_attributes)
     )
     names = ", ".join(rule.name for rule in checked)
@@ -78,7 +78,7 @@ def filter_documents(
     return dataset_step(name, filtered_documents, config, **{"description": about, **options})
 
 
-def filtered_documents(config: FilterConfig) -> Dataset[str]:
+def filtered_documents(config: FilterDocumentsConfig) -> Dataset[str]:
     """Return the pipeline of ``filter_documents``."""
     files = input_files([config.documents], "documents")
     rules = _rules(config.rules)
