@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tradewind.datasets.dataset import FilesSource
+from tradewind.datasets.execution import list_source
 from tradewind.datasets.token_inputs import InputFile, check_no_test_data, check_unchanged, input_files
 from tradewind.datasets.token_rows import TokenizingError, rows_of
 from tradewind.datasets.token_shards import shard_key
@@ -27,11 +29,24 @@ def names(folder: Path, *paths: str) -> list[str]:
 
 
 def test_folder_input_expands_sorted_and_glob_expands_to_matches(tmp_path: Path) -> None:
-    put(tmp_path, "b/z.jsonl", "b/a/y.parquet", "b/x.json.zstd", "a.jsonl.gz", "b/notes.md", "b/provenance.json")
-    put(tmp_path, "b/.cache/w.jsonl", "b/.v.jsonl")
+    put(
+        tmp_path,
+        "b/z.jsonl",
+        "b/a/y.parquet",
+        "b/x.json.zstd",
+        "a.jsonl.gz",
+        "b/notes.md",
+        "b/provenance.json",
+        "b/stats.json",
+    )
+    put(tmp_path, "b/.cache/w.jsonl", "b/.v.jsonl", "b/a/.x/u.jsonl")
     assert names(tmp_path, "b", "a.jsonl.gz") == ["b/a/y.parquet", "b/x.json.zstd", "b/z.jsonl", "a.jsonl.gz"]
     assert names(tmp_path, "b/*.js*", "[a]*") == ["b/x.json.zstd", "b/z.jsonl", "a.jsonl.gz"]
+    assert names(tmp_path, "*/*/y*", "b/**/[a-z]*.jsonl") == ["b/a/y.parquet", "b/z.jsonl"]
     assert names(tmp_path, "b/.v.jsonl") == ["b/.v.jsonl"], "one that is named itself"
+    found = list_source(FilesSource(f"{tmp_path}/**/*.jsonl"))
+    assert [file.path for file in found] == [f"{tmp_path}/b/z.jsonl"], "those of a pipeline, too"
+    assert names(tmp_path / "b/.cache", "*.jsonl", "../.v*") == ["w.jsonl", "../.v.jsonl"]
 
 
 def test_existing_path_with_brackets_is_no_glob(tmp_path: Path, gcs: LocalCloudStorage, gs_folder: str) -> None:

@@ -12,7 +12,7 @@ from glob import escape, has_magic
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from tradewind.datasets.files import is_remote, parent, state_of, store_fingerprint
+from tradewind.datasets.files import hidden_parts, is_remote, parent, state_of, store_fingerprint
 from tradewind.datasets.source_files import SourceFile
 from tradewind.datasets.token_rows import TokenizingError
 from tradewind.storage import file_system_at
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 ENDINGS: Final = tuple(
     f".{kind}{packed}" for kind in ("jsonl", "json") for packed in ("", ".gz", ".zst", ".zstd")
 ) + (".parquet",)  # fmt: skip
-IGNORED_FILES: Final = frozenset({"provenance.json"})
-"""Files that a download adds to its copies."""
+IGNORED_FILES: Final = frozenset({"provenance.json", "stats.json"})
+"""Files about the others, which downloads and recipes for data add."""
 _MAX_SINGLE_LOOKUPS: Final = 4
 """Up to so many files of one folder are looked up one by one, and more in one listing."""
 _TEST_DATA: Final = re.compile(r"[^a-zA-Z]test[^a-zA-Z]|validation")
@@ -53,7 +53,7 @@ class InputFile:
 def input_files(paths: Sequence[str | PurePath], field: str) -> list[InputFile]:
     """List the files of ``paths``: files, folders (all files below, sorted) and globs (sorted), in the order given.
 
-    Folders and globs skip names with a leading dot. A path that exists is no glob, whatever its name.
+    Folders and globs skip names with a leading dot, unless the glob has the dot. A path that exists is no glob, whatever its name.
 
     Raises:
         ValueError: With ``field``: a path has no files, or a file has an unknown ending or is listed twice.
@@ -122,7 +122,7 @@ def _files_at(path: str, field: str, listings: dict[str, Mapping[str, Any]] | No
     entry = _entry(fs, root, listings)
     if entry is None and has_magic(root):
         found = fs.glob(_pattern(fs, root), detail=True)
-        entries = {name: entry for name, entry in found.items() if _is_visible(name, "")}
+        entries = {name: entry for name, entry in found.items() if _is_visible(name, root)}
         names = [name for name in sorted(entries) if entries[name]["type"] == "file"]
     else:
         if entry is None:
@@ -166,6 +166,6 @@ def _entry(fs: AbstractFileSystem, name: str, listings: dict[str, Mapping[str, A
         return None
 
 
-def _is_visible(name: str, folder: str) -> bool:
-    below = name[len(folder) :].strip("/") if folder else posixpath.basename(name)
-    return not any(part.startswith(".") for part in below.split("/")) and posixpath.basename(name) not in IGNORED_FILES
+def _is_visible(name: str, root: str) -> bool:
+    """Whether a file in a folder, or of a glob, is one of its data."""
+    return hidden_parts(name) == hidden_parts(root) and posixpath.basename(name) not in IGNORED_FILES

@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from tradewind.datasets import Dataset, counters, dataset_step
-from tradewind.datasets.execution import Results
+from tradewind.datasets.execution import SCRATCH_FOLDER, Results
 from tradewind.datasets.files import join, write_json
 from tradewind.datasets.rows import RowError
 from tradewind.datasets.token_inputs import InputFile
@@ -212,7 +212,7 @@ def _thresholds(config: ConsolidateConfig, documents: Sequence[InputFile]) -> li
         bound = rule.threshold
         if rule.keep_fraction is not None:
             scores = read_set(files, ("id", "attributes")).flat_map(_Scoring(rule))
-            folder = join(config.output_path, "thresholds", f"filter-{at}")
+            folder = join(config.output_path, SCRATCH_FOLDER, "thresholds", f"filter-{at}")
             bound = find_threshold(scores, rule.keep_fraction, folder)
             if bound is None:
                 raise ValueError(f"filters[{at}]: {rule.attribute_path} has no scores named {rule.name!r}.")

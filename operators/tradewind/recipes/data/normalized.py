@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
@@ -15,6 +15,7 @@ from tradewind.datasets.files import join, write_json
 from tradewind.datasets.rows import RowError, selected
 from tradewind.datasets.token_inputs import InputFile, input_files
 from tradewind.recipes.data.document_sets import (
+    COLUMNS,
     Counted,
     dataset_of,
     document_schema,
@@ -83,7 +84,8 @@ def normalize(
         name: Name of the step.
         documents: A step, a path, a glob, or a list of these, of JSON lines and Parquet files.
         text_field: Column of the text.
-        id_field: Column of the original id, which becomes ``source_id``; the default is ``id``, if a row has it.
+        id_field: Column of the original id, which becomes ``source_id``; the default is ``id``, if a row has it. A
+            document of another set keeps its ``source_id``.
         source: Name of the collection; the default is the row's own ``source``, if it has one.
         shards: Number of shards; the default is as many as there are files. Sets to be joined need as many.
         options: Of ``dataset_step``.
@@ -150,7 +152,8 @@ class _Normalizing:
         if not text or not text.strip():
             counters.increment("without_text")
             return []
-        id_field = config.id_field or "id"
+        is_normalized = set(row) == set(COLUMNS)
+        id_field = config.id_field or ("source_id" if is_normalized else "id")
         source_id = selected(row, [id_field])[id_field] if config.id_field else row.get(id_field)
         source = config.source or row.get("source")
         known = {config.text_field, id_field, "source"}
@@ -161,7 +164,7 @@ class _Normalizing:
                     "text": text,
                     "source_id": _plain("id", source_id),
                     "source": _plain("source", source),
-                    "metadata": _metadata({name: value for name, value in row.items() if name not in known}),
+                    "metadata": row.get("metadata") if is_normalized else _metadata(row, known),
                 }
             ]
         except (UnicodeEncodeError, TypeError, ValueError, RecursionError) as error:
@@ -176,13 +179,9 @@ def _plain(name: str, value: Any) -> str | None:
     raise RowError(f"The {name} is {truncated_repr(value)}: give a text or a whole number.")
 
 
-def _metadata(others: Mapping[str, Any]) -> str | None:
-    """Return other columns as a JSON text; those of a row of Dolma's form are together already."""
-    if set(others) <= {"metadata"}:
-        value = others.get("metadata")
-        return value if value is None or isinstance(value, str) else _json(value)
-    return _json(others)
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
+def _metadata(row: Mapping[str, Any], known: Collection[str]) -> str | None:
+    """Return the other columns as a JSON text; columns beside those of Dolma's ``metadata`` join these."""
+    others = {name: value for name, value in row.items() if name not in known}
+    if isinstance(inner := others.get("metadata"), dict) and not set(inner) & set(others):
+        others = {**{name: value for name, value in others.items() if name != "metadata"}, **inner}
+    return json.dumps(others, ensure_ascii=False, sort_keys=True, default=str) if others else None
