@@ -5,6 +5,23 @@ from __future__ import annotations
 from tradewind.recipes.data.consolidated import FilterConfig, consolidate
 from tradewind.recipes.data.dolma import from_dolma, to_dolma
 from tradewind.recipes.data.duplicates import deduplicate_exact
+from tradewind.recipes.data.filter_rules import C4, FineWeb, GopherQuality, GopherRepetition
+from tradewind.recipes.data.filters import filter_documents
 from tradewind.recipes.data.normalized import normalize
+from tradewind.recipes.data.pii import MaskPii, mask_pii
 
-__all__ = ["FilterConfig", "consolidate", "deduplicate_exact", "from_dolma", "normalize", "to_dolma"]
+__all__ = [
+    "C4",
+    "FilterConfig",
+    "FineWeb",
+    "GopherQuality",
+    "GopherRepetition",
+    "MaskPii",
+    "consolidate",
+    "deduplicate_exact",
+    "filter_documents",
+    "from_dolma",
+    "mask_pii",
+    "normalize",
+    "to_dolma",
+]
