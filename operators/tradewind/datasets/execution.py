@@ -8,6 +8,7 @@ file of a shuffle has checksums as well; a damaged one is made again.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -20,7 +21,7 @@ from typing import Any, Final
 
 from tradewind.datasets.backends import Backend
 from tradewind.datasets.dataset import Dataset, FilesSource, Shuffle, Write
-from tradewind.datasets.files import basename, join, parent, remove_unfinished, store_fingerprint
+from tradewind.datasets.files import basename, hidden_parts, join, parent, remove_unfinished, store_fingerprint
 from tradewind.datasets.progress import StageProgress, write_progress
 from tradewind.datasets.rows import Rows
 from tradewind.datasets.shard_task import COLLECT, ShardFailure, ShardResult, StageWork
@@ -38,6 +39,7 @@ MAX_ERRORS: Final = 3
 MAX_LOSSES: Final = 20
 """Tries of a shard whose worker is lost."""
 SCRATCH_FOLDER: Final = ".dataset"
+_MAX_PATTERNS: Final = 1_000
 _MAX_DAMAGES: Final = 3
 _MAX_TOLD: Final = 5
 _POLL_S: Final = 1.0
@@ -70,6 +72,9 @@ class _DamagedStageError(Exception):
 def execute(dataset: Dataset[Any], backend: Backend) -> Results:
     """Process ``dataset`` on ``backend``; see ``Backend.execute``."""
     stages = plan_stages(dataset, list_source)
+    if backend.on_error == "quarantine" and not (backend.scratch or os.environ.get(OUTPUT_VARIABLE)):
+        if not any(stage.outputs for stage in stages):
+            raise PipelineError("on_error='quarantine' needs a folder for the rows: write files, or give scratch=.")
     print(describe_stages(stages), flush=True)
     if backend.dry_run:
         return _results([], [])
@@ -95,7 +100,7 @@ def list_source(source: FilesSource) -> list[InputFile]:
         fs, root = file_system_at(pattern)
         fs.invalidate_cache()
         for name, entry in fs.glob(root, detail=True).items():
-            if entry["type"] == "file" and not basename(name).startswith("."):
+            if entry["type"] == "file" and hidden_parts(name) == hidden_parts(root):
                 path = str(fs.unstrip_protocol(name)) if "://" in pattern else name
                 files[path] = InputFile(path, int(entry["size"]), store_fingerprint(entry))
     if not files and not source.empty_glob_ok:
@@ -109,9 +114,14 @@ def _expanded(pattern: str) -> Iterable[str]:
     from braceexpand import braceexpand
 
     try:
-        return list(braceexpand(pattern))
+        patterns = list(itertools.islice(braceexpand(pattern), _MAX_PATTERNS + 1))
     except ValueError as error:
         raise PipelineError(f"from_files({truncated_repr(pattern)}): {error}.") from error
+    if len(patterns) > _MAX_PATTERNS:
+        raise PipelineError(
+            f"from_files({truncated_repr(pattern)}): its braces make more than {_MAX_PATTERNS:,} globs."
+        )
+    return patterns
 
 
 @contextmanager

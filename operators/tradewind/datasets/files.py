@@ -38,6 +38,11 @@ def basename(path: str) -> str:
     return posixpath.basename(path.rstrip("/"))
 
 
+def hidden_parts(path: str) -> int:
+    """Count the names in ``path`` that begin with a dot: a file with more than the glob that finds it is hidden."""
+    return sum(part.startswith(".") and part.strip(".") != "" for part in path.split("/"))
+
+
 def is_remote(path: str) -> bool:
     """Whether ``path`` is a URL of a store other than the local disk."""
     return "://" in path and not path.startswith(("file://", "local://"))

@@ -18,6 +18,7 @@ from typing import Any, Final
 import re2  # globs and names of a hostile repository take linear time
 import yaml  # type: ignore[import-untyped]  # of Ray's own requirements
 
+from tradewind.datasets.files import hidden_parts
 from tradewind.datasets.token_inputs import ENDINGS
 from tradewind.text import did_you_mean, quote_first_names, single_line, truncated_repr
 
@@ -80,8 +81,7 @@ def _is_hidden(name: str, glob: str = "") -> bool:
     """Whether a file is no data, hidden or in a special folder (``__MACOSX``), and the glob does not name it itself."""
     path, given = PurePosixPath(name), PurePosixPath(glob)
     special, named = (sum(part.startswith("__") for part in each.parent.parts) for each in (path, given))
-    dotted, named_dotted = (sum(part.startswith(".") for part in each.parts) for each in (path, given))
-    is_unnamed = special != named or dotted != named_dotted
+    is_unnamed = special != named or hidden_parts(name) != hidden_parts(glob)
     return is_unnamed or (path.name in _IGNORED and path.name != given.name)
 
 

@@ -53,7 +53,8 @@ class InputFile:
 def input_files(paths: Sequence[str | PurePath], field: str) -> list[InputFile]:
     """List the files of ``paths``: files, folders (all files below, sorted) and globs (sorted), in the order given.
 
-    Folders and globs skip names with a leading dot, unless the glob has the dot. A path that exists is no glob, whatever its name.
+    Folders and globs skip names with a leading dot, unless the glob has the dot. A path that exists is no glob,
+    whatever its name.
 
     Raises:
         ValueError: With ``field``: a path has no files, or a file has an unknown ending or is listed twice.
