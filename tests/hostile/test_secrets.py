@@ -22,6 +22,7 @@ from tradewind.ray_jobs.errors import BadAddressError, BadRequestError, BadToken
 from tradewind.ray_jobs.request import JobRequest, check_entrypoint, check_env_vars, check_request, shell_command
 from tradewind.ray_jobs.runtime_env import prepare_runtime_env
 from tradewind.serialization.callables import Call, ShippedFunction
+from tradewind.serialization.source_slices import FunctionSource
 from tradewind.serialization.spec import StepSpec
 from tradewind.tasks.jobs.exposed_secrets import check_call, check_spec, secrets_in_config, uv_options
 
@@ -238,7 +239,7 @@ REQUESTS: list[dict[str, Any]] = [
 ]  # fmt: skip
 HARMLESS_ENVIRONMENTS: list[dict[str, Any]] = [
     {"pip": ["secretstorage==3.3.3", "secretstorage>=3.3", "x @ https://host.example/x.whl?tag=v1#sha256=" + HEX]},
-    {"conda": {"dependencies": ["python=3.11", "libsecret=0.20.5", "secretstorage=3.3.*", "secretstorage=3.3.1=py311_0"]}},
+    {"conda": {"dependencies": ["libsecret=0.20.5", "secretstorage=3.3.*", "secretstorage=3.3.1=py311_0"]}},
     {"py_executable": "env HF_TOKEN=$CLUSTER_TOKEN python", "env_vars": {"EOS_TOKEN": "</s>"}},
     {"uv": {"packages": ["x"], "uv_pip_install_options": ["--keyring-provider", "subprocess", "--token-file", "x"]}},
 ]  # fmt: skip
@@ -443,6 +444,34 @@ def test_argument_with_secret_is_refused_at_any_call_size(size: int, sandbox: Pa
 
 def test_ordinary_arguments_are_accepted() -> None:
     check_arguments([HEX, "gs://bucket/x"], {"eos_token": "</s>", "token": "env:TOKEN"})
+
+
+CODE = [
+    f'DB_PASSWORD = "{PASSWORD}"', f'db_password: str = "{PASSWORD}"', f'self.api_key = "{PASSWORD}"',
+    f'def f(token="{PASSWORD}"): pass', f'def f(*, token: str = "{PASSWORD}"): pass', f'login(token="{PASSWORD}")',
+    f'import os\nos.environ["WANDB_API_KEY"] = "{PASSWORD}"', f'os.environ.setdefault("HF_TOKEN", "{PASSWORD}")',
+    f'def f():\n    return {{"token": "{PASSWORD}"}}', f'subprocess.run("mysql -p{PASSWORD} db", shell=True)',
+    f'subprocess.run(["curl", "--password", "{PASSWORD}"])', f'run("HF_TOKEN={PASSWORD} python x.py")',
+    f'url = "https://me:{PASSWORD}@host.example"', f'login("{HUGGING_FACE}")',
+]  # fmt: skip
+HARMLESS_CODE = [
+    "token = tokenizer.encode('a')", 'password = os.environ["PASSWORD"]', 'f(token=None, api_key="$OPENAI_API_KEY_2")',
+    'pad_token = "<pad>"', 'eos_token = "</s1>"', 'def f(token: str = ""): pass', 'API_KEY = "WANDB_API_KEY_2"',
+    'mask_token = "<|reserved_special_token_0|>"', 'x = {"n_token": "vocab_size", "key": "sasl.password"}',
+    'def f():\n    """Log in.\n\n    >>> login(token=abcd1234efgh)\n    """', 'secret = "projects/p1/secrets/s"',
+    'api_key = f"{PREFIX}-{name}"', 'token = "env:HF_TOKEN_2"', 'run(f"mysql -p{password} db --password {password}")',
+    'secret_url = secrets = "http://127.0.0.1:2"', 'help = "such as --secret SECRET=value or token=TOKEN"',
+]  # fmt: skip
+
+
+def check_code(text: str) -> None:
+    source = FunctionSource("f", "mine.py", [(3, text + "\n")], [])
+    check_call(Call(ShippedFunction(None, source, None, travels=False), [], {}, "::marker::", travels=False))
+
+
+def test_secret_in_code_that_travels_is_refused(sandbox: Path) -> None:
+    refuse(named(CODE, check_code), sandbox, ExposedSecretError, mentions=["mine.py:"])
+    expect_success(named(HARMLESS_CODE, check_code), sandbox)
 
 
 ENDPOINTS = [

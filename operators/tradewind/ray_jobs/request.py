@@ -51,7 +51,7 @@ _OWN_FIELDS: Final = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory_by
 _WORDS: Final = (str, int, float, Decimal, PurePath, date, UUID)
 """Types of a command's items; each becomes its text."""
 _QUOTED_QUOTES: Final = ("'\"'\"'", "'\\''")
-"""Quotation marks inside quoted text of a shell, which would hide a secret of the inner text; shlex writes the first."""
+"""A quotation mark inside a shell's quoted text, as shlex or users write it; it would hide a secret there."""
 _TPU: Final = "TPU"
 _SLICE_LABELS: Final = (POD_TYPE_LABEL, SLICE_NAME_LABEL)
 

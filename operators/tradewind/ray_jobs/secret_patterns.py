@@ -146,12 +146,13 @@ _HARMLESS_NAME: Final = re.compile(
     r"|TOKENIZER|^PYTHONHASHSEED$|^(?:OLD)?PWD$|^TRADEWIND_"
 )
 _SWITCHES: Final = frozenset({"", "0", "1", "true", "false", "yes", "no", "on", "off", "none", "null"})
-# A number, a file by its path or suffix, a version (of a package whose name says "secret"), a variable's name after ``$``, a special token, stars, and references.
+# A number, a file by its path or suffix, the version of a package with such a name, a variable's name after ``$``, a
+# special token, stars, and references.
 _HARMLESS_VALUE: Final = re.compile(
     r"[+-]?\d{1,3}(?:\.\d{0,6})?(?:[eE][+-]?\d{1,3})?|(?:~|\.{1,2})?/[\w.-]+(?:/[\w.-]+)*\.[A-Za-z]\w{0,9}"
     r"|(?:~|\.{1,2})/[\w./-]+|/[\w.-]+(?:/[\w.-]+)+|[\w./-]+\.(?:json|pem|key|crt|p12|txt|ya?ml|toml|ini|env)"
     r"|\d{1,4}(?:\.\d{1,6}){1,4}(?:\.\*)?(?:=\w{1,40})?"
-    r"|\$\w+|\$\{\w+\}|<\|?[\w -]{1,40}\|?>|\[[A-Z_]{1,20}\]|\*+"
+    r"|\$\w+|\$\{\w+\}|<[|/]?[\w -]{1,40}\|?>|\[[A-Z_]{1,20}\]|\*+"
     r"|env:\w+|projects/[\w.:-]+/secrets/[\w-]+(?:/versions/\w+)?"
 )
 _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -159,6 +160,10 @@ _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _PLAIN_WORD: Final = re.compile(r"[A-Za-z](?:[a-z_.-]|[A-Z](?![a-z]?\d)|\d(?=[\d.]*(?:$|[_.-]))){0,30}")
 _FORTY_HEX: Final = re.compile(r"[0-9a-f]{40}")
 _USER_IN_URL: Final = re.compile(r"[A-Za-z][\w+.-]{0,30}://[^/\s@]{1,2000}@")
+# Letters and digits, but no constant's name, path or URL.
+_VARIED: Final = re.compile(
+    r"(?=[^\d\s]{0,400}\d)(?=[^A-Za-z\s]{0,400}[A-Za-z])(?![A-Z][A-Z0-9]{0,40}_[A-Z0-9_]{0,200}$|/|\w{1,20}://)[^\s<>{}$%]{8,400}"
+)
 _COMMIT_NAME: Final = re.compile(r"(?:COMMIT|SHA|SHA1|HASH|REVISION)$")
 
 _VALUE: Final = r"(\"[^\"]{0,400}\"?|'[^']{0,400}'?|[^\s;&|)'\"]{1,400})"
@@ -212,10 +217,13 @@ def secret_field(name: str, value: str, shortest: int) -> str | None:
     return "by its name" if is_secret and len(value) >= shortest and " " not in value else None
 
 
-def secret_assignment(command: str) -> str | None:
-    """Return the first secret variable, field or option of a shell command by its name, or None."""
+def secret_assignment(command: str, *, in_code: bool = False) -> str | None:
+    """Return the first secret variable, field or option of a shell command by its name, or None.
+
+    A text in code may also be help or a template, so ``in_code`` its values must look like ``secret_literal``.
+    """
     for name, value in _ASSIGNMENT.findall(command):
-        if _gives_secret(name, value) and (name.isupper() or _is_secret(_CLEAR_NAME, _plain_name(name))):
+        if _gives_secret(name, value, in_code) and (name.isupper() or _is_secret(_CLEAR_NAME, _plain_name(name))):
             return str(name)
     # Before options: in "mysql -pMyPassword", the option's name is the secret.
     known = next((option for option, pattern in _COMMANDS.items() if pattern.search(command)), None)
@@ -223,9 +231,14 @@ def secret_assignment(command: str) -> str | None:
         return known
     for name, value in _OPTION.findall(command):
         plain = _plain_name(name)
-        if not value.startswith("-") and _gives_secret(name, value) and _is_secret(_CLEAR_NAME, plain):
+        if not value.startswith("-") and _gives_secret(name, value, in_code) and _is_secret(_CLEAR_NAME, plain):
             return f"--{name}" if name[0] not in "pP" or _CLEAR_NAME.match(plain) else "-p"
     return None
+
+
+def secret_literal(name: str, value: str) -> bool:
+    """Return whether code sets ``name`` to a secret rather than to a special token, another name or a placeholder."""
+    return bool(_VARIED.fullmatch(value)) and secret_field(name, value, shortest=1) is not None
 
 
 def redacted_name(text: object, known: Iterable[str] | None = None) -> str:
@@ -254,8 +267,10 @@ def texts_in(value: Any, where: str) -> Iterator[tuple[str, str]]:
             yield from texts_in(inner, f"{where}[{position}]")
 
 
-def _gives_secret(name: str, value: str) -> bool:
+def _gives_secret(name: str, value: str, in_code: bool) -> bool:
     bare = value.strip("\"'")
+    if in_code and not _VARIED.fullmatch(bare):
+        return False
     return not bare.startswith(("$", "{", "<", "=")) and secret_variable(name, bare) is not None
 
 

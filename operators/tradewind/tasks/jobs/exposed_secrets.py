@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import logging
 import shlex
+import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from tradewind.ray_jobs.errors import BadDependencyGroupError, ExposedSecretError
 from tradewind.ray_jobs.request import check_env_vars, check_no_known_secret, check_no_secret
-from tradewind.ray_jobs.secret_patterns import detect_secret, secret_assignment, secret_field
+from tradewind.ray_jobs.secret_patterns import detect_secret, secret_assignment, secret_field, secret_literal
 from tradewind.serialization.callables import Call
 from tradewind.serialization.spec import StepSpec
 
@@ -82,9 +84,73 @@ def check_call(call: Call) -> Call:
                 "it, and give secrets={NAME: 'projects/PROJECT/secrets/SECRET'} or 'env:VARIABLE'. The function finds "
                 "the value in os.environ[NAME]."
             )
-    if call.function.source is not None:
-        check_no_known_secret(call.function.source.to_json(), f"The code of {call.function}")
+    source = call.function.source
+    if source is not None:
+        check_no_known_secret(source.to_json(), f"The code of {call.function}")
+        for first_line, text in source.pieces:
+            for line, what in _secrets_in_code(text):
+                raise ExposedSecretError(
+                    f"{source.file}:{first_line + line - 1}: {what} looks like a secret, and every user of the cluster "
+                    f"can read the code of {source.name!r}, which travels with the job. Remove it, and give "
+                    "secrets={NAME: 'projects/PROJECT/secrets/SECRET'} or 'env:VARIABLE'. The function finds the value "
+                    "in os.environ[NAME]."
+                )
     return call
+
+
+def _secrets_in_code(text: str) -> Iterator[tuple[int, str]]:
+    """Return the lines of possible secrets that code holds as literals, each with its name."""
+    try:
+        tree = ast.parse(textwrap.dedent(text))
+    except (SyntaxError, ValueError, RecursionError):
+        return  # loading the code would fail too, and say so
+    docstrings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        for name, value in _named_values(node):
+            if name and (literal := _literal(value)) and secret_literal(name, literal):
+                yield value.lineno, name
+        command = None if node in docstrings else _command(node)
+        if command and " " in command and (option := secret_assignment(command, in_code=True)) is not None:
+            yield getattr(node, "lineno", 1), f"{option} in a text"
+
+
+def _command(node: ast.AST) -> str | None:
+    """Return the text of a node that could be a command: a literal, or a list of literals."""
+    if isinstance(node, ast.List | ast.Tuple):
+        return " ".join(filter(None, map(_literal, node.elts)))
+    return _literal(node)
+
+
+def _named_values(node: ast.AST) -> Iterator[tuple[str | None, ast.expr]]:
+    """Return the values that a node of code binds to names, keys, attributes or parameters."""
+    match node:
+        case ast.Assign(targets=targets, value=value):
+            yield from ((_name(target), value) for target in targets)
+        case ast.AnnAssign(target=target, value=ast.expr() as value) | ast.NamedExpr(target=target, value=value):
+            yield _name(target), value
+        case ast.keyword(arg=name, value=value):
+            yield name, value
+        case ast.Call(args=[key, value]):  # such as os.environ.setdefault
+            yield _literal(key), value
+        case ast.arguments(posonlyargs=first, args=args, defaults=defaults, kwonlyargs=only, kw_defaults=of_only):
+            with_default = [*first, *args][len(first) + len(args) - len(defaults) :]
+            pairs = [*zip(with_default, defaults, strict=True), *zip(only, of_only, strict=True)]
+            yield from ((argument.arg, value) for argument, value in pairs if value is not None)
+        case ast.Dict(keys=keys, values=values):
+            yield from ((_literal(key), value) for key, value in zip(keys, values, strict=True) if key is not None)
+
+
+def _name(target: ast.expr) -> str | None:
+    match target:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+        case ast.Subscript(slice=key):
+            return _literal(key)
+    return None
+
+
+def _literal(node: ast.AST) -> str | None:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
 def secrets_in_config(config: Any) -> Iterator[tuple[str, str]]:
