@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tradewind.datasets import Backend, Dataset, PipelineError, create_backend, run_over_files
+from tradewind.datasets import Backend, Dataset, PipelineError, create_backend, load_jsonl, run_over_files
 from tradewind.datasets.execution import MAX_ERRORS
 from tradewind.datasets.per_file import FilesReport
 from tradewind.datasets.rows import Rows
@@ -270,3 +270,26 @@ def test_function_runs_once_per_file_without_sentinel(folder: Path) -> None:
     assert (second.made, sorted(second.existing), second.failed) == ([], sorted(first.made), first.failed)
     with pytest.raises(PipelineError, match="have one output"):
         run_over_files(upper, f"{folder}/in/*.jsonl", lambda path: "same")
+
+
+def test_loaders_of_zephyr_are_functions_and_methods(folder: Path) -> None:
+    files = Dataset.from_files(f"{folder}/in/{{0,1}}.jsonl")
+    rows = list(load_jsonl(f"{folder}/in/0.jsonl")) + list(load_jsonl(f"{folder}/in/1.jsonl"))
+    assert list(create_backend("sync").execute(files.flat_map(load_jsonl))) == rows
+    assert files.flat_map(load_jsonl) == files.load_jsonl()
+
+
+@pytest.mark.parametrize(
+    ("dataset", "problem"),
+    [
+        (Dataset.from_files("a/{0..2000}.jsonl"), "its braces make more than 1,000 globs"),
+        (Dataset.from_files("nowhere/*.jsonl"), "No file matches nowhere/.*empty_glob_ok=True"),
+    ],
+)
+def test_source_without_usable_files_is_refused(dataset: Dataset[Any], problem: str) -> None:
+    with pytest.raises((PipelineError, FileNotFoundError), match=problem):
+        create_backend("sync").execute(dataset)
+
+
+def test_numbers_of_any_size_can_be_items() -> None:
+    assert len(create_backend("sync").execute(Dataset.from_list([10**5000]).map(lambda number: number % 7))) == 1

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tradewind.datasets.dataset import Dataset, ShardInfo
     from tradewind.datasets.per_file import run_over_files, sentinel
     from tradewind.datasets.pipeline_step import dataset_step
+    from tradewind.datasets.readers import load_file, load_jsonl, load_parquet, load_text, load_zip_members
     from tradewind.datasets.stages import PipelineError
 
 _MODULES: Final = {
@@ -21,6 +22,11 @@ _MODULES: Final = {
     "create_backend": "backends",
     "dataset_step": "pipeline_step",
     "flow_backend": "backends",
+    "load_file": "readers",
+    "load_jsonl": "readers",
+    "load_parquet": "readers",
+    "load_text": "readers",
+    "load_zip_members": "readers",
     "run_over_files": "per_file",
     "sentinel": "per_file",
     "set_flow_backend": "backends",
@@ -35,6 +41,11 @@ __all__ = [
     "create_backend",
     "dataset_step",
     "flow_backend",
+    "load_file",
+    "load_jsonl",
+    "load_parquet",
+    "load_text",
+    "load_zip_members",
     "run_over_files",
     "sentinel",
     "set_flow_backend",

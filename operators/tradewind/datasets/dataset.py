@@ -164,7 +164,9 @@ class Dataset(Generic[T]):
         return self._transformed("map", fn)
 
     def flat_map(self, fn: Callable[[T], Iterable[R]]) -> Dataset[R]:
-        """Return all rows that ``fn(row)`` yields for each row."""
+        """Return all rows that ``fn(row)`` yields for each row; ``flat_map(load_jsonl)`` is ``load_jsonl()``."""
+        if kind := getattr(fn, "dataset_reader", None):
+            return self._reading(kind, False, FILE_PATH_COLUMN)
         return self._transformed("flat_map", fn)
 
     def filter(self, predicate: Callable[[T], Any]) -> Dataset[T]:

@@ -43,7 +43,7 @@ _READ_ERRORS: Final = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.Ba
 Reader = Callable[..., Iterator[Any]]
 
 
-def load_jsonl(rows: Rows, path: str) -> Iterator[Any]:
+def read_jsonl(rows: Rows, path: str) -> Iterator[Any]:
     """Yield the value of each line that is not blank."""
     with _reading(rows, path), open_unpacked(path) as file:
         for number, line in lines_of(file, WHOLE):
@@ -64,7 +64,7 @@ def load_jsonl(rows: Rows, path: str) -> Iterator[Any]:
             yield value
 
 
-def load_parquet(
+def read_parquet(
     rows: Rows, path: str, columns: Sequence[str] | None = None, batch_mode: bool = False
 ) -> Iterator[Any]:
     """Yield each row as a dict, or record batches; ``columns`` keeps only these."""
@@ -98,25 +98,25 @@ def load_parquet(
             ) from error
 
 
-def load_file(rows: Rows, path: str, columns: Sequence[str] | None = None) -> Iterator[Any]:
+def read_file(rows: Rows, path: str, columns: Sequence[str] | None = None) -> Iterator[Any]:
     """Yield the rows of JSON lines or Parquet, by the ending of the name."""
     if path.endswith(".parquet"):
-        return load_parquet(rows, path, columns)
+        return read_parquet(rows, path, columns)
     if ".json" not in path.rpartition("/")[2]:
         raise RowError(f"{path} has an unknown ending: load_file reads JSON lines (.jsonl, .gz, .zst) and .parquet.")
     if columns is None:
-        return load_jsonl(rows, path)
-    return rows.mapped(partial(selected, columns=columns), load_jsonl(rows, path))
+        return read_jsonl(rows, path)
+    return rows.mapped(partial(selected, columns=columns), read_jsonl(rows, path))
 
 
-def load_text(rows: Rows, path: str) -> Iterator[dict[str, str]]:
+def read_text(rows: Rows, path: str) -> Iterator[dict[str, str]]:
     """Yield the whole file as one row."""
     with _reading(rows, path), open_unpacked(path) as file:
         rows.number = 1
         yield {"text": _bounded(file, path).decode("utf-8")}
 
 
-def load_zip_members(rows: Rows, path: str, pattern: str = "*") -> Iterator[dict[str, Any]]:
+def read_zip_members(rows: Rows, path: str, pattern: str = "*") -> Iterator[dict[str, Any]]:
     """Yield name and bytes of each member that matches; its name is not a path to write to."""
     with _reading(rows, path), open_file(path) as file, zipfile.ZipFile(cast(Any, _Archive(file, path))) as archive:
         for number, member in enumerate(archive.infolist(), 1):
@@ -151,17 +151,31 @@ class _Archive:
 
 
 READERS: Final[dict[str, Reader]] = {
-    "load_file": load_file,
-    "load_jsonl": load_jsonl,
-    "load_parquet": load_parquet,
-    "load_text": load_text,
-    "load_zip_members": load_zip_members,
+    "load_file": read_file,
+    "load_jsonl": read_jsonl,
+    "load_parquet": read_parquet,
+    "load_text": read_text,
+    "load_zip_members": read_zip_members,
 }
 
 
-def read_json_lines(path: str) -> Iterator[Any]:
-    """Yield the rows of a JSON lines file, for ``flat_map`` and for use outside of a pipeline."""
-    return load_jsonl(Rows(), path)
+def _loader(kind: str) -> Callable[..., Iterator[Any]]:
+    """Return a reader for users; ``flat_map`` of it is the method of that name."""
+
+    def load(path: str, **options: Any) -> Iterator[Any]:
+        return READERS[kind](Rows(), path, **options)
+
+    load.__name__ = load.__qualname__ = kind
+    load.__doc__ = f"Yield the rows of one file, as ``Dataset.{kind}`` does, with its options."
+    load.dataset_reader = kind  # type: ignore[attr-defined]
+    return load
+
+
+load_file = _loader("load_file")
+load_jsonl = _loader("load_jsonl")
+load_parquet = _loader("load_parquet")
+load_text = _loader("load_text")
+load_zip_members = _loader("load_zip_members")
 
 
 @contextmanager
@@ -193,4 +207,4 @@ def _bounded(file: IO[bytes], what: str) -> bytes:
     return content
 
 
-__all__ = ["READERS", "read_json_lines"]
+__all__ = ["READERS", "load_file", "load_jsonl", "load_parquet", "load_text", "load_zip_members"]

@@ -245,7 +245,7 @@ class _Digest:
     def add(self, value: Any, depth: int = 0) -> None:
         self._text(f"<{type(value).__module__}.{type(value).__qualname__}>")
         if isinstance(value, _PLAIN):
-            self._text(repr(value))
+            self._text(hex(value) if type(value) is int else repr(value))  # decimals of an int are bounded
         elif isinstance(value, (BuiltinFunctionType, type)):
             self._text(f"{value.__module__}.{value.__qualname__}")
         elif depth < _MAX_DEPTH:
