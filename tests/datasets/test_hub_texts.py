@@ -285,6 +285,18 @@ def test_tokenizer_is_fetched_again_after_failure(
         tokenizer_files(MODEL, "tokenizer", out)
 
 
+@pytest.mark.parametrize(("short", "message"), [(1, "tokenizer.json has more than"), (0, "bytes of files of tok")])
+def test_oversized_tokenizer_is_not_fetched(
+    texts: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: int, message: str
+) -> None:
+    large = texts.models[MODEL]["tokenizer.json"]
+    texts.models[MODEL] |= {f"vocab{n}.txt": large for n in range(4)}
+    monkeypatch.setattr("tradewind.datasets.hub_tokenizers.LARGE", len(large) - short)
+    with pytest.raises(ValueError, match=f"tokenizer='{MODEL}' .*{message}"):
+        stored_tokenizer(MODEL, "tokenizer", str(tmp_path / "out"))
+    assert not asked(texts, ".txt") and not asked(texts, ".json")
+
+
 PADDING = {
     "strategy": "BatchLongest",
     "pad_to_multiple_of": None,

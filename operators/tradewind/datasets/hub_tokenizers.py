@@ -86,6 +86,10 @@ def _copy(name: str, folder: str, owner: LeaseHolder) -> str:
     print(f"Copying the tokenizer {name} at commit {commit} to {folder}.", flush=True)
     if large := [file.url for file in files if (file.size_bytes or 0) > LARGE]:
         raise DownloadError(f"{large[0]} has more than {LARGE:,} bytes, which no tokenizer has.")
+    if sum(file.size_bytes or 0 for file in files) > 4 * LARGE:
+        raise DownloadError(
+            f"{parent(main)} has more than {4 * LARGE:,} bytes of files of tokenizers: give a repository of one."
+        )
     contents = {file.name: repeat_if_damaged(partial(_content, file, read)) for file in files}
     check_tokenizer(contents, f"The tokenizer {name} at {parent(main)}")  # first: all later steps read the copy
     Copies(folder, lambda file: iter([contents[file.name]]), lambda *_: check_still_held(owner)).make(files)
