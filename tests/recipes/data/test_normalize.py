@@ -62,10 +62,10 @@ def test_unusable_rows_are_refused(case: str, tmp_path: Path) -> None:
 
 
 def test_rejected_rows_are_counted_and_others_kept(tmp_path: Path) -> None:
-    (tmp_path / "in.jsonl").write_text('{"text": "a"}\n{"body": "b"}\n{"text": "a"}\n')
+    (tmp_path / "in.jsonl").write_text('{"text": "a"}\n{"body": "b"}\n{"text": "a"}\n{"te')
     folder = run(normalize("docs", tmp_path / "in.jsonl", on_error="skip"), tmp_path)
     assert json.loads((folder / "provenance.json").read_text())["counts"] == {
-        "rows": 3, "without_text": 0, "rejected": 1, "duplicates": 1, "documents": 1,
+        "rows": 4, "without_text": 0, "rejected": 2, "duplicates": 1, "documents": 1,
     }  # fmt: skip
 
 

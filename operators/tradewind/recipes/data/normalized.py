@@ -107,8 +107,8 @@ def normalize(
 def normalized(config: NormalizeConfig) -> Dataset[Any]:
     """Return the pipeline of ``normalize``."""
     files = _files(config)
-    rows = dataset_of(files).load_file().map_shard(Counted("rows")).flat_map(_Normalizing(config))
-    unique = rows.deduplicate(itemgetter("id"), config.shards or len(files)).map_shard(Counted("documents"))
+    documents = dataset_of(files).load_file().flat_map(_Normalizing(config)).map_shard(Counted("with_text"))
+    unique = documents.deduplicate(itemgetter("id"), config.shards or len(files)).map_shard(Counted("documents"))
     return unique.write_parquet(part_pattern(config.output_path, ".parquet"), document_schema())
 
 
@@ -118,14 +118,20 @@ def write_provenance(config: NormalizeConfig, results: Results) -> None:
     Raises:
         ValueError: None is left.
     """
-    count = {name: results.counters.get(name, 0) for name in ("rows", "without_text", "documents")}
-    count["rejected"] = results.rejected
-    count["duplicates"] = count["rows"] - count["without_text"] - count["rejected"] - count["documents"]
-    if not count["documents"]:
-        raise ValueError(f"documents: of {count['rows']:,} rows none has a text in the column {config.text_field!r}.")
+    found = {name: results.counters.get(name, 0) for name in ("with_text", "without_text", "documents")}
+    rows = found["with_text"] + found["without_text"] + results.rejected
+    if not found["documents"]:
+        raise ValueError(f"documents: of {rows:,} rows none has a text in the column {config.text_field!r}.")
+    counts = {
+        "rows": rows,
+        "rejected": results.rejected,
+        "without_text": found["without_text"],
+        "duplicates": found["with_text"] - found["documents"],
+        "documents": found["documents"],
+    }
     inputs = [{"path": file.path, "size_bytes": file.size_bytes} for file in _files(config)]
     fields = {name: getattr(config, name) for name in ("text_field", "id_field", "source")}
-    about = {"counts": count, "inputs": inputs, "shards": len(results), **fields}
+    about = {"counts": counts, "inputs": inputs, "shards": len(results), **fields}
     write_json(join(config.output_path, "provenance.json"), about)
 
 
