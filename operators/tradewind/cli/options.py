@@ -63,6 +63,13 @@ def pair(text: str) -> tuple[str, str]:
     return name, value
 
 
+def name_or_path(text: str) -> str:
+    """Return a local name or path. A URL with a password is refused here, because later errors show names and paths."""
+    if "://" in text and "@" in text:
+        raise argparse.ArgumentTypeError("a URL with a user or a password (not shown) is no name and no path here")
+    return text
+
+
 def seconds(text: str) -> float:
     """Parse a duration in seconds."""
     return float(_number(text, float, "a number of seconds above zero", least=1e-9))
@@ -131,16 +138,16 @@ WHERE: Final = (
         help="the cluster's dashboard, such as http://10.0.0.2:8265",
     ),
     option(
-        "--cluster", metavar="NAME|PATH", default=argparse.SUPPRESS,
+        "--cluster", metavar="NAME|PATH", type=name_or_path, default=argparse.SUPPRESS,
         help="the cluster of this name in the fleet file, or with its generated file at this path, or of this Airflow "
         "connection, instead of --address",
     ),
     option(
-        "--config", metavar="FILE", default=argparse.SUPPRESS,
+        "--config", metavar="FILE", type=name_or_path, default=argparse.SUPPRESS,
         help="the fleet file, or the generated file of a cluster, which names it",
     ),
     option(
-        "--ca", metavar="FILE", default=argparse.SUPPRESS,
+        "--ca", metavar="FILE", type=name_or_path, default=argparse.SUPPRESS,
         help="certificates to check the cluster's with, if its address is https://",
     ),
 )  # fmt: skip
@@ -174,7 +181,10 @@ SUBMIT: Final = Command(
         option("--memory", "--entrypoint-memory", metavar="BYTES", type=count, help="memory for the command"),
         option("--resources", "--entrypoint-resources", metavar="JSON", help="further Ray resources for the command"),
         option("--tpu", metavar="TYPE", help="a TPU slice of one host for the command, such as v4-8"),
-        option("--working-dir", metavar="DIR", default=".", help="the folder that is sent; default: this one"),
+        option(
+            "--working-dir", metavar="DIR", type=name_or_path, default=".",
+            help="the folder that is sent; default: this one",
+        ),
         option(
             "--exclude", metavar="PATTERN", action="append", default=[],
             help="files that are not sent, as in .gitignore; repeatable",
@@ -244,7 +254,7 @@ RECONCILE: Final = Command(
     "stop the jobs whose Airflow task has ended",
     (
         option(
-            "--cluster", metavar="NAME", dest="clusters", action="append", default=[],
+            "--cluster", metavar="NAME", type=name_or_path, dest="clusters", action="append", default=[],
             help="the cluster of this Airflow connection, or of this name in the fleet file; repeatable; default: "
             "ray_default",
         ),
@@ -368,7 +378,7 @@ PORT: Final = Command(
     "port",
     "print which of Marin's experiment files become DAGs unchanged, and how to edit the others",
     (
-        option("paths", metavar="PATH", nargs="+", help="files, or folders of a Marin checkout"),
+        option("paths", metavar="PATH", nargs="+", type=name_or_path, help="files, or folders of a Marin checkout"),
         option("--checkout", metavar="DIR", help="the folder that has experiments and src, if not found around PATH"),
         option("--prefix", metavar="PATH", help="print which of the steps are finished below this prefix"),
         _PARAM,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any, Final
 
-from tradewind.cli.options import Command, CommandGroup, count, option, seconds
+from tradewind.cli.options import Command, CommandGroup, count, name_or_path, option, seconds
 from tradewind.records.parsing import parse
 
 DEFAULT_DRILL_FOLDER: Final = ".drill"
@@ -68,7 +68,11 @@ _FOLDER: Final = option(
     help=f"where the rehearsal keeps its files; default {DEFAULT_REHEARSAL_FOLDER} in the current folder",
 )  # fmt: skip
 _CLUSTER: Final = option(
-    "--cluster", metavar="NAME", default=None, help="which of the clusters, if a fleet is rehearsed and has several"
+    "--cluster",
+    metavar="NAME",
+    type=name_or_path,
+    default=None,
+    help="which of the clusters, if a fleet is rehearsed and has several",
 )
 
 UP: Final = Command(
@@ -78,9 +82,9 @@ UP: Final = Command(
         option("--slices", metavar="TYPE=COUNT", type=slices, nargs="+", action="extend", default=None,
                help="the initial slices, such as v4-16=2; default v4-16=1"),
         option("--zone", metavar="ZONE", default=None, help="its zone; default us-central2-b"),
-        option("--fleet", metavar="FILE", default=None,
+        option("--fleet", metavar="FILE", type=name_or_path, default=None,
                help="rehearse clusters of this fleet file, each with its minimum of slices"),
-        option("--cluster", metavar="NAME", nargs="+", action="extend", default=[], dest="clusters",
+        option("--cluster", metavar="NAME", type=name_or_path, nargs="+", action="extend", default=[], dest="clusters",
                help="which clusters of the fleet; default: its default one"),
         option("--airflow", action="store_true", help="also start an Airflow that uses the cluster"),
         option("--dags", metavar="FOLDER", default="dags", help="the DAGs folder of that Airflow; default dags"),

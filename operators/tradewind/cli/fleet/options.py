@@ -6,18 +6,18 @@ import argparse
 from dataclasses import replace
 from typing import Final
 
-from tradewind.cli.options import JOB_ALIASES, Command, CommandGroup, Option, count, option, port, seconds
+from tradewind.cli.options import JOB_ALIASES, Command, CommandGroup, Option, count, name_or_path, option, port, seconds
 
 FLEET: Final = option(
-    "--fleet", metavar="PATH",
+    "--fleet", metavar="PATH", type=name_or_path,
     help="the fleet file; default: TRADEWIND_FLEET, else [tradewind] fleet_file, else infra/fleet.yaml",
 )  # fmt: skip
 CONFIG: Final = option(
-    "--config", metavar="FILE", default=argparse.SUPPRESS,
+    "--config", metavar="FILE", type=name_or_path, default=argparse.SUPPRESS,
     help="the fleet file, or the generated file of a cluster, such as infra/clusters/us-central2.yaml",
 )  # fmt: skip
 CLUSTER: Final = option(
-    "--cluster", metavar="NAME|PATH", action="append", default=argparse.SUPPRESS,
+    "--cluster", metavar="NAME|PATH", type=name_or_path, action="append", default=argparse.SUPPRESS,
     help="the cluster, in the place of CLUSTER: its name, or the path of its generated file",
 )  # fmt: skip
 WHICH_FLEET: Final = (CONFIG, FLEET)
@@ -47,8 +47,10 @@ class YesByItself(argparse.Action):
         setattr(namespace, self.dest, values is not False)
 
 
-_ONE: Final = option("name", metavar="CLUSTER", nargs="?", help="the cluster; default: default_cluster of the file")
-_ANY: Final = option("name", metavar="CLUSTER", nargs="*", help="only these; default: all")
+_ONE: Final = option(
+    "name", metavar="CLUSTER", type=name_or_path, nargs="?", help="the cluster; default: default_cluster of the file"
+)
+_ANY: Final = option("name", metavar="CLUSTER", type=name_or_path, nargs="*", help="only these; default: all")
 _JSON: Final = option("--json", action="store_true", help="as JSON")
 _YES: Final = option("--yes", "-y", action="store_true", help="do not ask")
 _DRY: Final = option("--dry-run", action="store_true", help="only print what would be done")
@@ -127,7 +129,13 @@ ROTATE_TOKEN: Final = Command(
     "rotate-token",
     "give clusters a new token, which restarts all that share it",
     (
-        option("name", metavar="CLUSTER", nargs="*", help="the clusters; default: default_cluster of the file"),
+        option(
+            "name",
+            metavar="CLUSTER",
+            type=name_or_path,
+            nargs="*",
+            help="the clusters; default: default_cluster of the file",
+        ),
         *(*_PRESERVE, _YES, *_WAIT_FOR_CLUSTER, _DRY, *WHICH_CLUSTER),
     ),
     "Lists whose jobs run, and asks. The old version is disabled when all clusters answer with the new one. After an "
@@ -152,7 +160,7 @@ LIFECYCLE: Final = (
 
 _WHOSE: Final = (
     option(
-        "--cluster", metavar="NAME|PATH",
+        "--cluster", metavar="NAME|PATH", type=name_or_path,
         help="the cluster, or the path of its generated file; default: default_cluster of the fleet file",
     ),
     option("--name", metavar="NAME", help="the name of the slice, if you hold several; default: your user name"),
@@ -169,7 +177,10 @@ _HOST: Final = option(
 _RUN: Final = (
     _JOB,
     _HOST,
-    option("--working-dir", metavar="DIR", default=".", help="the folder that is sent; default: this one"),
+    option(
+        "--working-dir", metavar="DIR", type=name_or_path, default=".",
+        help="the folder that is sent; default: this one",
+    ),
     option(
         "--exclude", metavar="PATTERN", action="append", default=[],
         help="files that are not sent, as in .gitignore; repeatable",
@@ -251,7 +262,7 @@ ANNOUNCE: Final = Command(
     "announce",
     "announce a message about a cluster, through the notifiers of Airflow's configuration",
     (
-        option("name", metavar="CLUSTER", nargs="?", help="the cluster that it is about"),
+        option("name", metavar="CLUSTER", type=name_or_path, nargs="?", help="the cluster that it is about"),
         option("message", metavar="MESSAGE", help="the text"),
         option("--all", action="store_true", help="it is about every cluster of the file"),
         option("--dry-run", action="store_true", help="only print the notifiers"),
@@ -342,7 +353,7 @@ ACCESS: Final = (DASHBOARD, SSH_HEAD, SSH_TPU, EXEC, SHOW_LOGS, MONITOR, PUSH_EN
 
 # Commands about manual slices
 
-_NAME: Final = option("name", metavar="CLUSTER", help="the cluster")
+_NAME: Final = option("name", metavar="CLUSTER", type=name_or_path, help="the cluster")
 _SLICE: Final = option("slice", metavar="SLICE", help="the slice, by its name")
 _WAIT_FOR_SLICE: Final = (
     option("--wait", action=argparse.BooleanOptionalAction, default=True, help="return when the slice is READY"),

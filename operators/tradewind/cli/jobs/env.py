@@ -64,6 +64,8 @@ def one_variable(values: Sequence[str]) -> tuple[str, str]:
         raise UsageError("-e names no variable: write -e NAME=VALUE.")
     if (kind := detect_secret(name)) is not None:
         raise UsageError(f"-e names a variable that looks like {kind} (not shown): write -e NAME=VALUE.")
+    if ":" in name:  # as YAML writes it
+        raise UsageError("-e has a colon in its name (not shown, as it may hold a secret): write -e NAME=VALUE.")
     if not _NAME.fullmatch(name):
         raise UsageError(f"-e {name[:_MAX_SHOWN]!r} is not the name of a variable: write -e NAME=VALUE.")
     if "\0" in value:
