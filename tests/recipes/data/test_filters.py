@@ -75,6 +75,14 @@ def test_rule_keeps_a_measure_at_its_bound_only(rule: str, text: str, names: str
     assert open_rule(rule, **{option: value + step}).apply(text).failed == name
 
 
+def test_thresholds_are_those_that_were_published() -> None:
+    bounds = {name: list(dataclasses.astuple(rule())) for name, rule in RULES.items()}
+    assert bounds["gopher_quality"] == [50, 100_000, 3, 10, 0.1, 0.9, 0.3, 0.8, 2]
+    assert bounds["gopher_repetition"] == [0.3, 0.3, 0.2, 0.2, 0.2, 0.18, 0.16, 0.15, 0.14, 0.13, 0.12, 0.11, 0.1]
+    assert bounds["c4"] == [True, 3, True, True, True, True, 5]
+    assert bounds["fineweb"] == [0.12, 0.67, 30, 0.01, 0.3]
+
+
 C4_LINES = [
     ("It has an end.", True), ('It is "one"', True), ("It has no end", False), ("It goes on...", False),
     ("Two words.", False), ("\tThree words here! ", True), ("Enable JavaScript to read.", False),
@@ -273,12 +281,13 @@ def test_step_refuses_unknown_rules_and_options(rules: Any, problem: str) -> Non
 
 
 def test_version_of_step_counts_thresholds_and_form() -> None:
+    forms: list[tuple[list[Any], bool, int]] = [
+        ([C4()], False, 1), (["c4"], False, 9), ([C4(min_sentences=3)], False, 1), ([C4()], True, 1),
+    ]  # fmt: skip
     steps = [
         filter_documents("good", "gs://bucket/raw", rules, keep_attributes=keeps, max_parallelism=parallel)
-        for rules, keeps, parallel in [
-            ([C4()], False, 1), (["c4"], False, 9), ([C4(min_sentences=3)], False, 1), ([C4()], True, 1),
-        ]
-    ]  # fmt: skip
+        for rules, keeps, parallel in forms
+    ]
     versions = [resolve([step], "gs://bucket").of(step).output_path for step in steps]
     assert versions[0] == versions[1]
     assert len(set(versions)) == 3

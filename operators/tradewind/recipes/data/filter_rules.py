@@ -4,7 +4,7 @@ A rule has thresholds as fields, and measures a text; ``Rule.apply`` names the f
 
     GopherQuality(min_words=20).apply("A short text.").failed  # "words"
 
-Words are what lies between white space. A text without spaces, such as Chinese, is one word to these rules.
+White space separates words, so a text without any, such as Chinese, is one word to these rules.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class _Grams:
         self._keep(range(len(words)), words)
 
     def of(self, n: int) -> _Grams:
-        """Go on to runs of ``n`` words."""
+        """Return the same for runs of ``n`` words, at least as many as before."""
         while self._n < n:
             self._n += 1
             after, next_keys = self._places[1:], self._keys[1:]

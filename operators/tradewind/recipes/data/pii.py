@@ -23,7 +23,7 @@ _WORD: Final = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnop
 
 @dataclass(frozen=True)
 class MaskPii(Rule):
-    """Replace what identifies a person; no text is refused.
+    """Replace addresses and telephone numbers; no text is refused.
 
     An IP address is masked if it is public, and a telephone number if it begins with ``+`` and a country, or is written
     as in North America with separators. Texts in place of these are not masked again.
