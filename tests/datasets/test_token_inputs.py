@@ -29,17 +29,8 @@ def names(folder: Path, *paths: str) -> list[str]:
 
 
 def test_folder_input_expands_sorted_and_glob_expands_to_matches(tmp_path: Path) -> None:
-    put(
-        tmp_path,
-        "b/z.jsonl",
-        "b/a/y.parquet",
-        "b/x.json.zstd",
-        "a.jsonl.gz",
-        "b/notes.md",
-        "b/provenance.json",
-        "b/stats.json",
-    )
-    put(tmp_path, "b/.cache/w.jsonl", "b/.v.jsonl", "b/a/.x/u.jsonl")
+    put(tmp_path, "b/z.jsonl", "b/a/y.parquet", "b/x.json.zstd", "a.jsonl.gz", "b/notes.md", "b/provenance.json")
+    put(tmp_path, "b/stats.json", "b/.cache/w.jsonl", "b/.v.jsonl", "b/a/.x/u.jsonl")
     assert names(tmp_path, "b", "a.jsonl.gz") == ["b/a/y.parquet", "b/x.json.zstd", "b/z.jsonl", "a.jsonl.gz"]
     assert names(tmp_path, "b/*.js*", "[a]*") == ["b/x.json.zstd", "b/z.jsonl", "a.jsonl.gz"]
     assert names(tmp_path, "*/*/y*", "b/**/[a-z]*.jsonl") == ["b/a/y.parquet", "b/z.jsonl"]
