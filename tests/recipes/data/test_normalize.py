@@ -47,6 +47,8 @@ ROWS = {
     "number as text": ([{"text": "x"}, {"text": 12}], {}, "The column 'text' is 12: .*in.jsonl row 2"),
     "list as id": ([{"text": "x", "id": [1]}], {}, r"The id is \[1\]"),
     "half a character": ([{"text": "\ud83d"}], {}, "surrogates not allowed"),
+    "half in another": ([{"text": "x", "url": "\ud83d"}], {}, "surrogates not allowed"),
+    "half in the id": ([{"text": "x", "id": "\ud83d"}], {}, "surrogates not allowed"),
     "no object": (["x"], {}, "it is 'x'"),
     "only blank": ([{"text": " "}, {"text": None}], {}, "documents: of 2 rows none has a text in the column 'text'"),
 }

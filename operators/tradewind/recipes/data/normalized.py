@@ -158,23 +158,24 @@ class _Normalizing:
         if not text or not text.strip():
             counters.increment("without_text")
             return []
-        is_normalized = set(row) == set(COLUMNS)
+        is_normalized = set(row) == set(COLUMNS) and isinstance(row["metadata"], str | None)
         id_field = config.id_field or ("source_id" if is_normalized else "id")
         source_id = selected(row, [id_field])[id_field] if config.id_field else row.get(id_field)
         source = config.source or row.get("source")
         known = {config.text_field, id_field, "source"}
         try:
-            return [
-                {
-                    "id": content_id(text),
-                    "text": text,
-                    "source_id": _plain("id", source_id),
-                    "source": _plain("source", source),
-                    "metadata": row.get("metadata") if is_normalized else _metadata(row, known),
-                }
-            ]
-        except (UnicodeEncodeError, TypeError, ValueError, RecursionError) as error:
-            raise RowError(f"The row cannot become a document: {single_line(error)}.") from error
+            document = {
+                "id": content_id(text),
+                "text": text,
+                "source_id": _plain("id", source_id),
+                "source": _plain("source", source),
+                "metadata": row["metadata"] if is_normalized else _metadata(row, known),
+            }
+            for value in document.values():
+                (value or "").encode()
+        except (TypeError, ValueError, RecursionError) as error:  # half of a character, too deep
+            raise RowError(f"The row cannot become a document: {single_line(error).rstrip('.')}.") from error
+        return [document]
 
 
 def _plain(name: str, value: Any) -> str | None:
