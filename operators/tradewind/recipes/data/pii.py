@@ -18,7 +18,6 @@ _PHONE: Final = (
     r"|(?:\([2-9][0-9]{2}\) ?|[2-9][0-9]{2}[.-])[2-9][0-9]{2}[.-][0-9]{4}"  # (212) 555-0123
 )
 _MIN_DIGITS, _MAX_DIGITS = 9, 15
-_WORD: Final = frozenset(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz")
 
 
 @dataclass(frozen=True)
@@ -83,11 +82,17 @@ def _found(data: bytes, pattern: str) -> Iterator[tuple[int, int]]:
     """Yield where the pattern matches and is no part of a longer word or number."""
     for match in _compiled(pattern).finditer(data):
         start, end = match.span()
-        before, behind = data[max(start - 2, 0) : start], data[end : end + 2]
-        inside = before and (before[-1] in _WORD or (before[-1:] in (b".", b":") and before[:-1].isdigit()))
-        goes_on = behind and (behind[0] in _WORD or (behind[:1] == b"." and behind[1:].isdigit()))
-        if not inside and not goes_on:
+        before, after = data[max(start - 2, 0) : start], data[end : end + 2]
+        in_word = before[-1:].isalnum() or after[:1].isalnum() or b"_" in (before[-1:], after[:1])
+        in_number = (_is_in_number(before) and data[start : start + 1].isdigit()) or (
+            after[:1] == b"." and after[1:].isdigit() and data[end - 1 : end].isdigit()
+        )
+        if not in_word and not in_number:
             yield start, end
+
+
+def _is_in_number(before: bytes) -> bool:
+    return before[:1].isdigit() and before[1:] in (b".", b":")
 
 
 def _is_public(found: str) -> bool:
