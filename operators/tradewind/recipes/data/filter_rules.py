@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, compress
-from operator import add, sub
+from operator import add, ne, sub
 from typing import Any, ClassVar, Final, NamedTuple
 
 from tradewind.steps.fields import FLAG, TEXT, FieldRule, check_fields, integer, number
@@ -208,11 +208,13 @@ class _Grams:
         return self
 
     def _keep(self, places: Sequence[int], keys: Sequence[Any]) -> None:
-        """Keep the places of runs that occur twice, each with a small number in place of its key."""
-        numbers = {key: number for number, (key, count) in enumerate(Counter(keys).items(), 1) if count > 1}
-        found = [*map(numbers.get, keys)]
-        self._places = [*compress(places, found)]
-        self._keys = [*filter(None, found)]
+        """Keep the places of runs that occur twice, each with the number of its first place as its key."""
+        seen: dict[Any, int] = {}
+        firsts = [*map(seen.setdefault, keys, range(len(keys)))]
+        repeated = set(compress(firsts, map(ne, firsts, range(len(keys)))))
+        known = [*map(repeated.__contains__, firsts)]
+        self._places = [*compress(places, known)]
+        self._keys = [*compress(firsts, known)]
 
     def _length(self, place: int) -> int:
         return self._ends[place + self._n] - self._ends[place]
