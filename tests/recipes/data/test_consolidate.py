@@ -55,7 +55,7 @@ def test_paragraphs_are_removed_as_in_the_snapshot(tmp_path: Path) -> None:
 
 
 QUALITY: Mapping[str, Any] = {
-    "w1": {"quality": {"high": 0.9}, "language": "en", "bad": False, "cut": [[0, 4, 1.0], [2, 10, 1.0]]},
+    "w1": {"quality": {"high": 0.9}, "language": "en", "bad": False, "cut": [[0, 9, 1.0], [2, 10, 1.0], [3, 4, 1.0]]},
     "w17": {"quality": {"high": 0.2}, "language": "en", "bad": True, "cut": []},
     "w2": {"quality": {"high": 0.2}, "language": "en", "bad": True, "cut": []},
     "w18": {"quality": {"high": 0.5}, "language": "de", "bad": None, "cut": [[0, 93, 1.0]]},
@@ -84,7 +84,7 @@ def test_rules_keep_the_documents_that_they_name(case: str, tmp_path: Path) -> N
     assert {own.strip("w").replace("17", "2") for own in texts} == ids
     assert json.loads((folder / "stats.json").read_text())["counts"]["documents"] == len(ids)
     if case in ("remove_spans", "two"):
-        assert texts["w1"].startswith("winds blow"), "overlapping spans of the original text"
+        assert texts["w1"].startswith("winds blow"), "overlapping and nested spans of the original text"
 
 
 def test_second_attempt_finds_thresholds_and_documents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
