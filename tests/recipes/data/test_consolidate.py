@@ -115,6 +115,7 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"w1": {"cut": [[5, 4000]]}},
         r"A span is \[5, 4000\], and the text has 80 characters",
     ),
+    "a text": ({}, {"w1": '{"quality": 1}'}, "The attributes are '.*': give an object with their names"),
     "nothing left": ({"threshold": 2}, QUALITY, "filters: of 4 documents none is left"),
     "no scores": ({"threshold": None, "keep_fraction": 0.5, "label": "low"}, QUALITY, "has no scores named 'quality'"),
 }

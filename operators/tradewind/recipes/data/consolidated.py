@@ -89,7 +89,7 @@ class FilterConfig:
         if kind == CLASSIFY and not set(given) & set(_BOUNDS):
             raise ValueError(f"type={kind!r} has no bound: give one of {', '.join(_BOUNDS)}.")
 
-    def score(self, attributes: dict[str, Any] | None) -> float | None:
+    def score(self, attributes: Any) -> float | None:
         """Return the score of a document; None without one."""
         value = self.value(attributes)
         if value is not None and self.label is not None:
@@ -102,10 +102,12 @@ class FilterConfig:
             raise RowError(f"The attribute {self.name!r} is {truncated_repr(value)}: a score is a finite number.")
         return float(value)
 
-    def value(self, attributes: dict[str, Any] | None) -> Any:
+    def value(self, attributes: Any) -> Any:
         """Return the attribute of a document; None without one."""
         if attributes is None:
             return None
+        if not isinstance(attributes, dict):
+            raise RowError(f"The attributes are {truncated_repr(attributes)}: give an object with their names.")
         if self.name not in attributes:
             raise RowError(f"There is no attribute {self.name!r}: there are {quote_first_names(attributes)}.")
         return attributes[self.name]
@@ -249,7 +251,7 @@ class _Applying:
         counters.increment(f"removed_by_{self.rule.name}")
         return None
 
-    def _keeps(self, attributes: dict[str, Any] | None) -> bool:
+    def _keeps(self, attributes: Any) -> bool:
         if self.rule.type == REMOVE_DOC:
             return not self.rule.value(attributes)
         score = self.rule.score(attributes)
