@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from tradewind.datasets import Backend, PipelineError
-from tradewind.recipes.data.filter_rules import C4, GopherRepetition, Rule
+from tradewind.recipes.data.filter_rules import C4, GopherQuality, GopherRepetition, Rule
 from tradewind.recipes.data.filters import RULES, FilterDocumentsConfig, filter_documents, filtered_documents
 from tradewind.recipes.data.pii import mask_pii
-from tradewind.steps import resolve
+from tradewind.steps import RunValues, resolve, run_param
 
 PROSE = "The ship of the line sailed on the evening tide, and a gull flew over it."
 LARGE = 1_000_000
@@ -232,11 +232,12 @@ def test_documents_are_kept_or_counted_by_first_failing_rule(documents: Path) ->
 def test_parquet_keeps_columns_of_documents_and_attributes(tmp_path: Path) -> None:
     schema = pa.schema([("id", pa.string()), ("text", pa.string()), ("n", pa.int32())])
     (tmp_path / "in").mkdir()
-    for part, rows in enumerate([ROWS[:1], ROWS[1:]]):
-        parquet.write_table(pa.Table.from_pylist(rows, schema), tmp_path / "in" / f"part-{part:05d}-of-00002.parquet")
+    parquet.write_table(pa.table({}), tmp_path / "in" / "0.parquet")  # as a shard without rows may be
+    for part, rows in enumerate([ROWS[:1], ROWS[1:]], 1):
+        parquet.write_table(pa.Table.from_pylist(rows, schema), tmp_path / "in" / f"{part}.parquet")
     kept = [parquet.read_table(path) for path in run(tmp_path)]
-    assert [table.schema for table in kept] == [schema, schema]
-    assert [table.num_rows for table in kept] == [1, 0]
+    assert [table.schema for table in kept] == [schema] * 3
+    assert [table.num_rows for table in kept] == [0, 1, 0]
     (tmp_path / "out").rename(tmp_path / "kept")
     measured = [row for path in run(tmp_path, keep_attributes=True) for row in parquet.read_table(path).to_pylist()]
     assert [row["id"] for row in measured] == ["a", "b", "c", "d"]
@@ -293,3 +294,9 @@ def test_version_of_step_counts_thresholds_and_form() -> None:
     versions = [resolve([step], "gs://bucket").of(step).output_path for step in steps]
     assert versions[0] == versions[1]
     assert len(set(versions)) == 3
+
+
+def test_threshold_may_be_a_value_of_the_run() -> None:
+    step = filter_documents("good", "gs://bucket/raw", [GopherQuality(min_words=run_param("words"))])
+    resolved = resolve([step], "gs://bucket", RunValues(params={"words": 7})).of(step)
+    assert resolved.config.config.rules[0]["min_words"] == 7

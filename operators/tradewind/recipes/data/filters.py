@@ -8,7 +8,6 @@ the step counts each rejected document by the first measure out of its bounds, a
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -69,7 +68,7 @@ def filter_documents(
         ValueError: A rule or an option of one does not exist, a rule occurs twice, or there are none.
     """
     checked = _rules(rules)
-    counted = [{"rule": rule.name, **dataclasses.asdict(rule)} for rule in checked]
+    counted = [{"rule": rule.name, **vars(rule)} for rule in checked]
     config = FilterDocumentsConfig(
         path_input("documents", documents), this_output_path(), versioned(counted), versioned(keep_attributes)
     )
@@ -90,7 +89,7 @@ def filtered_documents(config: FilterDocumentsConfig) -> Dataset[str]:
     result = rows.map(_Attributes(rules)) if config.keep_attributes else rows.flat_map(_Filter(rules))
     if not is_parquet.pop():
         return result.write_jsonl(output)
-    schema = _attribute_schema(rules) if config.keep_attributes else _schema(files[0])
+    schema = _attribute_schema(rules) if config.keep_attributes else _schema(files)
     return result.write_parquet(output, schema)
 
 
@@ -167,11 +166,16 @@ def _names(files: Sequence[InputFile]) -> Iterator[str]:
         yield name.removesuffix("d") if name.endswith(".zstd") else name
 
 
-def _schema(file: InputFile) -> Any:
+def _schema(files: Sequence[InputFile]) -> Any:
+    """Return the schema of the first file with columns: a shard without rows may have none."""
     from pyarrow import parquet
 
-    with open_file(file.path) as opened:
-        return parquet.read_schema(opened)
+    for file in files:
+        with open_file(file.path) as opened:
+            schema = parquet.read_schema(opened)
+        if schema.names:
+            return schema
+    return None
 
 
 def _attribute_schema(rules: Sequence[Rule]) -> Any:
