@@ -18,7 +18,7 @@ from pyarrow import parquet
 
 from tests.recipes.data.steps import check_snapshot, run
 from tradewind.datasets import Dataset, PipelineError, create_backend, set_flow_backend
-from tradewind.recipes.data import FilterConfig, consolidate, deduplicate_exact, normalize
+from tradewind.recipes.data import FilterConfig, consolidate, deduplicate_exact, filter_documents, normalize
 from tradewind.recipes.data.thresholds import _number_at, _place_of, find_threshold
 from tradewind.steps import ExperimentError
 from tradewind.steps.resolution import resolve
@@ -52,6 +52,12 @@ def test_paragraphs_are_removed_as_in_the_snapshot(tmp_path: Path) -> None:
     duplicates = deduplicate_exact("duplicates", DOCUMENTS, by="paragraph")
     rule = FilterConfig("remove_spans", duplicates, "duplicate_paragraphs")
     check_snapshot("consolidate", run(consolidate("clean", DOCUMENTS, [rule]), tmp_path), INPUTS)
+
+
+def test_measures_of_filters_are_scores(tmp_path: Path) -> None:
+    measures = filter_documents("measures", DOCUMENTS, ["gopher_quality"], keep_attributes=True)
+    rule = FilterConfig("classify", measures, "gopher_quality", "words", threshold=15)
+    assert {own.strip("w") for own in kept(run(consolidate("kept", DOCUMENTS, [rule]), tmp_path))} == {"18"}
 
 
 QUALITY: Mapping[str, Any] = {
