@@ -232,9 +232,10 @@ def test_documents_are_kept_or_counted_by_first_failing_rule(documents: Path) ->
 def test_parquet_keeps_columns_of_documents_and_attributes(tmp_path: Path) -> None:
     schema = pa.schema([("id", pa.string()), ("text", pa.string()), ("n", pa.int32())])
     (tmp_path / "in").mkdir()
-    parquet.write_table(pa.table({}), tmp_path / "in" / "0.parquet")  # as a shard without rows may be
+    parquet.write_table(pa.table({}), tmp_path / "in" / "part-0.parquet")  # as a shard without rows may be
     for part, rows in enumerate([ROWS[:1], ROWS[1:]], 1):
-        parquet.write_table(pa.Table.from_pylist(rows, schema), tmp_path / "in" / f"{part}.parquet")
+        parquet.write_table(pa.Table.from_pylist(rows, schema), tmp_path / "in" / f"part-{part}.parquet")
+    (tmp_path / "in" / "stats.json").write_text("{}")
     kept = [parquet.read_table(path) for path in run(tmp_path)]
     assert [table.schema for table in kept] == [schema] * 3
     assert [table.num_rows for table in kept] == [0, 1, 0]

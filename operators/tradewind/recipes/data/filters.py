@@ -11,9 +11,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from glob import escape
 from typing import Any, Final
 
 from tradewind.datasets import Dataset, counters, dataset_step
+from tradewind.datasets.dataset import FilesSource
+from tradewind.datasets.execution import list_source
 from tradewind.datasets.files import join
 from tradewind.datasets.rows import RowError, selected
 from tradewind.datasets.token_inputs import InputFile, input_files
@@ -79,7 +82,7 @@ def filter_documents(
 
 def filtered_documents(config: FilterDocumentsConfig) -> Dataset[str]:
     """Return the pipeline of ``filter_documents``."""
-    files = input_files([config.documents], "documents")
+    files = _files(config.documents)
     rules = _rules(config.rules)
     rows = dataset_of(files).load_file()
     output = _OutputNames(config.output_path, tuple(_names(files)))
@@ -155,6 +158,12 @@ def _rules(given: Any) -> tuple[Rule, ...]:
     if twice := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"rules has {twice[0]} twice: give it once.")
     return rules
+
+
+def _files(documents: str) -> Sequence[InputFile]:
+    """List the parts of a set, beside which may be statistics, or else all files."""
+    parts = list_source(FilesSource(join(escape(documents), "part-*.parquet"), empty_glob_ok=True))
+    return parts or input_files([documents], "documents")
 
 
 def _names(files: Sequence[InputFile]) -> Iterator[str]:
