@@ -311,7 +311,7 @@ def test_quarantined_rows_lie_beside_output(tmp_path: Path) -> None:
     data = Dataset.from_list([{"half": "\ud800"}, {1: {2}}, cycle, {"good": 1}])
     assert run(data.write_jsonl(f"{tmp_path}/out/{{shard}}.jsonl"), on_error="quarantine").rejected == 3
     assert [path.read_text() for path in sorted(tmp_path.glob("out/*.jsonl"))] == ["", "", "", '{"good":1}\n']
-    kept = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("out/quarantine/*"))]
+    kept = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("out/.quarantine/*"))]
     assert [entry["row"] for entry in kept] == [{"half": "\ud800"}, {"1": "{2}"}, "[[[[...]]]]"]
     assert all(entry["place"] == "row 1" and "A row has no JSON form" in entry["error"] for entry in kept)
 

@@ -167,6 +167,8 @@ class _Run:
             raise
         last = self._stages[-1]
         results = _results(self._output(last), [self._shards(stage) for stage in self._stages])
+        if results.rejected and self._backend.on_error == "quarantine":
+            print(f"{results.rejected:,} rows failed; they are in {self._quarantine}.", flush=True)
         self._show(None)
         self._clean()
         return results
@@ -277,15 +279,17 @@ class _Run:
                 written[number] = [result.path for result in results]
             else:
                 shuffled[number] = [_shuffle_file(source, result) for result in results]
-        quarantine = join(self._beside_output(), "quarantine") if self._backend.on_error == "quarantine" else None
+        quarantine = self._quarantine if self._backend.on_error == "quarantine" else None
         folder = self._folder(stage)
         return StageWork(
             stage, folder, shuffled, written, self._backend.on_error, quarantine, self._backend.memory_bytes
         )
 
-    def _beside_output(self) -> str:
+    @property
+    def _quarantine(self) -> str:
+        """A folder beside the files; hidden, so that a later pipeline does not read it with them."""
         outputs = [path for stage in self._stages for path in stage.outputs]
-        return parent(outputs[-1]) if outputs else self._scratch
+        return join(parent(outputs[-1]) if outputs else self._scratch, ".quarantine")
 
     def _output(self, last: Stage) -> Iterable[Any]:
         results = [result for _, result in sorted(self._done[last.number].items())]

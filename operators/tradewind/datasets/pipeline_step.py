@@ -71,7 +71,7 @@ def dataset_step(
         memory: Memory of one shard's task, in bytes or as ``"2GB"``.
         num_cpus: CPUs of one shard's task.
         on_error: What happens to a row that fails: ``raise``, ``skip``, or ``quarantine``, which keeps such rows in
-            ``quarantine/`` beside the files.
+            ``.quarantine/`` beside the files.
         finish: Called with ``config`` and the results when all shards are done, for a file about the whole.
         options: Of ``ExecutorStep``, such as ``description`` or ``cluster``.
 
