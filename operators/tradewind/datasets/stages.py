@@ -270,9 +270,9 @@ class _Digest:
                 return [part for pair in sorted(value.items(), key=lambda pair: repr(pair[0])) for part in pair]
             case _ if is_dataclass(value):
                 named = [(field.name, getattr(value, field.name)) for field in fields(value)]
-                return (named, vars(type(value)).get("__call__"))
+                return (named, _methods(value))
             case _:
-                return _pickled(value)
+                return (*_pickled(value), *_methods(value))
 
     def _parts_of_function(self, function: FunctionType) -> Iterable[Any]:
         if id(function) in self._functions:
@@ -287,6 +287,11 @@ class _Digest:
     def _text(self, text: str) -> None:
         self._hash.update(text.encode("utf-8", "surrogatepass"))
         self._hash.update(b"\0")
+
+
+def _methods(value: Any) -> list[FunctionType]:
+    own = sorted(vars(type(value)).items())
+    return [method for _, method in own if isinstance(method, FunctionType)]
 
 
 def _module(value: Any) -> Any:
