@@ -7,6 +7,7 @@ import json
 import os
 import time
 import traceback
+from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -210,18 +211,27 @@ def test_refused_token_says_what_to_do(hub: HubServer, tmp_path: Path) -> None:
         download_hf(config(tmp_path))
 
 
-def test_hub_token_is_sent_to_hub_only_and_no_other_one(
-    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("login", "sent"), [("", f"Bearer {TOKEN}"), ("robot:pw%2Fmark@", f"Basic {b64encode(b'robot:pw/mark').decode()}")]
+)
+def test_hub_token_or_login_is_sent_to_hub_only_and_no_other_one(
+    login: str, sent: str, hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", hub.url.replace("://", f"://{login}"))
     (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password other\n")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     hub.fail(f"/revision/{COMMIT}", lambda handler, _: handler.answer(b"", 307, {"Location": handler.path}))
     with serving(HubServer(hub.files)) as behind:
         hub.cdn = behind.url.replace("127.0.0.1", "localhost")
-        download_hf(config(tmp_path))
-    assert set(hub.tokens) == {f"Bearer {TOKEN}"}
+        download_hf(config(tmp_path / "out"))
+    assert set(hub.tokens) == {sent}
     assert behind.tokens == [None] * 4
-    assert not any(TOKEN.encode() in file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
+    hub.cdn = ""
+    hub.fail("README.md", status(403))
+    with pytest.raises(DownloadError) as refused:
+        download_hf(config(tmp_path / "again"))
+    texts = [str(refused.value).encode(), *(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())]
+    assert not any(secret in text for secret in (TOKEN.encode(), b"mark") for text in texts)
 
 
 def test_other_server_does_not_get_hub_token(hub: HubServer) -> None:

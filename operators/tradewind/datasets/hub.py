@@ -7,13 +7,14 @@ entry.
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
-from urllib.parse import quote, urljoin
+from urllib.parse import quote, unquote, urljoin
 
 from tradewind.datasets.http_reader import (
     MAX_FAILURES,
@@ -49,6 +50,7 @@ _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 REPO_TYPES: Final = {"datasets": "dataset", "spaces": "space", "models": "model", "": "model"}
 """Prefix of the address → type in the hub's client."""
 ENDPOINT_VARIABLE: Final = "HF_ENDPOINT"
+_LOGIN: Final = re.compile(r"(?P<scheme>https?://)(?P<user>[^/?#:@]*)(?::(?P<password>[^/?#]*))?@")
 
 _T = TypeVar("_T")
 
@@ -148,21 +150,33 @@ class HubAccess:
     Attributes:
         endpoint: Without a final slash.
         token: Sent to the hub only, and not after redirects to other hosts.
+        login: ``user:password`` of a private mirror, sent instead of the token.
     """
 
     endpoint: str
     token: str | None = field(default=None, repr=False)
+    login: str | None = field(default=None, repr=False)
 
     @staticmethod
     def of_environment() -> HubAccess:
-        """Return the hub of ``HF_ENDPOINT``, else huggingface.co, with the token of ``HF_TOKEN`` or ``HF_HOME``."""
+        """Return the hub of ``HF_ENDPOINT``, else huggingface.co, with the token of ``HF_TOKEN`` or ``HF_HOME``.
+
+        A user and password in the address become the login: links are stored and shown.
+        """
         from huggingface_hub import constants, get_token
 
-        return HubAccess((os.environ.get(ENDPOINT_VARIABLE) or constants.ENDPOINT).rstrip("/"), get_token())
+        endpoint = (os.environ.get(ENDPOINT_VARIABLE) or constants.ENDPOINT).rstrip("/")
+        found = _LOGIN.match(endpoint)
+        if found is None:
+            return HubAccess(endpoint, get_token())
+        login = unquote(found["user"]), unquote(found["password"] or "")
+        return HubAccess(found["scheme"] + endpoint[found.end() :], get_token(), ":".join(login))
 
     @property
     def headers(self) -> dict[str, str]:
         """Headers of requests to the hub itself."""
+        if self.login is not None:
+            return {"Authorization": f"Basic {base64.b64encode(self.login.encode()).decode()}"}
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}
 
     def reader(self, pause: Callable[[float], object] = time.sleep) -> HttpReader:

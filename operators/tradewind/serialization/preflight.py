@@ -40,7 +40,8 @@ def _check(ship: str, version: str, needs: dict[str, str], where: str, module: s
     from importlib.util import find_spec
 
     python, found = sys.executable, _installed_version()
-    install = f"run {python} -m pip install airflow-provider-tradewind=={version} {where}."
+    package = f"airflow-provider-tradewind=={version}"
+    install = f"run {python} -m pip install {package} --find-links FOLDER {where}; FOLDER has its wheel."
     differ = f"has Tradewind {found}, and Airflow has {version}"
     if ship == "never" and found is None and find_spec("tradewind") is None:
         _refuse(f"The cluster's Python {python} has no Tradewind, and none travels with this job: {install}")
