@@ -41,7 +41,7 @@ def _check(ship: str, version: str, needs: dict[str, str], where: str, module: s
 
     python, found = sys.executable, _installed_version()
     package = f"airflow-provider-tradewind=={version}"
-    install = f"run {python} -m pip install {package} --find-links FOLDER {where}; FOLDER has its wheel."
+    install = f"run {python} -m pip install {package} {where}. Name the folder of its wheel by --find-links."
     differ = f"has Tradewind {found}, and Airflow has {version}"
     if ship == "never" and found is None and find_spec("tradewind") is None:
         _refuse(f"The cluster's Python {python} has no Tradewind, and none travels with this job: {install}")
