@@ -171,7 +171,7 @@ class Site:
             "API__PORT": self.url.rpartition(":")[2],
             "CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
             "CORE__DAGS_FOLDER": str(self.dags),
-            "CORE__DEFAULT_TASK_RETRIES": "2",
+            "CORE__DEFAULT_TASK_RETRIES": "5",  # on a busy machine, Airflow fails tasks that resume early
             "CORE__DEFAULT_TASK_RETRY_DELAY": "5",
             "CORE__LOAD_EXAMPLES": "False",
             "CORE__PARALLELISM": "8",
