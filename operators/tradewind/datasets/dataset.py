@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar, cast
 
-from tradewind.datasets.output_names import OutputName, Pattern
+from tradewind.datasets.output_names import FilePattern, Pattern
 from tradewind.datasets.rows import selected
 from tradewind.text import truncated_repr
 
@@ -97,7 +97,7 @@ class Write(Operation):
     """
 
     kind: str
-    output: OutputName
+    output: FilePattern
     skip_existing: bool = False
     options: tuple[tuple[str, Any], ...] = ()
 
@@ -350,7 +350,7 @@ class Dataset(Generic[T]):
         return self._with(Read(kind, kind, tuple(options.items()), column if with_path else None))
 
     def _writing(self, kind: str, pattern: Pattern, skip_existing: bool, **options: Any) -> Dataset[str]:
-        output = OutputName(f"write_{kind}", pattern)
+        output = FilePattern(f"write_{kind}", pattern)
         return self._with(Write(f"write_{kind}", kind, output, skip_existing, tuple(options.items())))
 
     def _with(self, operation: Operation) -> Dataset[Any]:

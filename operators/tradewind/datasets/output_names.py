@@ -19,7 +19,7 @@ _DOUBLE_SLASHES: Final = re.compile(r"(?<![:/])/{2,}")
 
 
 @dataclass(frozen=True)
-class OutputName:
+class FilePattern:
     """Name the file of each shard.
 
     Attributes:
