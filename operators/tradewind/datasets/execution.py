@@ -8,20 +8,23 @@ file of a shuffle has checksums as well; a damaged one is made again.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict
 from typing import Any, Final
 
 from tradewind.datasets.backends import Backend
 from tradewind.datasets.dataset import Dataset, FilesSource, Shuffle, Write
-from tradewind.datasets.files import basename, hidden_parts, join, parent, remove_unfinished, store_fingerprint
+from tradewind.datasets.files import UNFINISHED, basename, hidden_parts, join, parent, store_fingerprint
 from tradewind.datasets.progress import StageProgress, write_progress
 from tradewind.datasets.rows import Rows
 from tradewind.datasets.shard_task import COLLECT, ShardFailure, ShardResult, StageWork
@@ -30,6 +33,7 @@ from tradewind.datasets.stages import Chain, JoinedChain, PipelineError, Stage, 
 from tradewind.datasets.token_inputs import InputFile
 from tradewind.serialization.spec import OUTPUT_VARIABLE
 from tradewind.storage import file_system_at
+from tradewind.storage.bounded_read import Content
 from tradewind.storage.files import create_text, read_contents, read_text, write_text
 from tradewind.storage.filesystems import remove_file
 from tradewind.text import truncated_repr
@@ -39,6 +43,11 @@ MAX_ERRORS: Final = 3
 MAX_LOSSES: Final = 20
 """Tries of a shard whose worker is lost."""
 SCRATCH_FOLDER: Final = ".dataset"
+_OUTPUTS: Final = ".outputs"
+"""Ending of the file with the paths that a stage writes."""
+_STAGE: Final = re.compile(r"[0-9]{2,}-[0-9a-f]{16}")
+_used: Final[ContextVar[set[str] | None]] = ContextVar("tradewind_used", default=None)
+"""Collects the stages and the outputs of all pipelines."""
 _MAX_PATTERNS: Final = 1_000
 _MAX_DAMAGES: Final = 3
 _MAX_TOLD: Final = 5
@@ -97,7 +106,11 @@ def list_source(source: FilesSource) -> list[InputFile]:
         fs, root = file_system_at(pattern)
         fs.invalidate_cache()
         for name, entry in fs.glob(root, detail=True).items():
-            if entry["type"] == "file" and hidden_parts(name) == hidden_parts(root):
+            if hidden_parts(name) != hidden_parts(root):
+                continue
+            if entry["type"] not in ("file", "directory"):
+                raise PipelineError(f"from_files: {name} is no regular file: a link without a target, or a pipe.")
+            if entry["type"] == "file":
                 path = str(fs.unstrip_protocol(name)) if "://" in pattern else name
                 files[path] = InputFile(path, int(entry["size"]), store_fingerprint(entry))
     if not files and not source.empty_glob_ok:
@@ -152,6 +165,7 @@ class _Run:
         self._stages = stages
         self._backend = backend
         self._scratch = scratch
+        self._known: dict[int, dict[int, ShardResult]] = {}
         self._done: dict[int, dict[int, ShardResult]] = {}
         self._shown: dict[int, dict[str, Any]] = {}
 
@@ -166,23 +180,27 @@ class _Run:
             self._show(str(error))
             raise
         last = self._stages[-1]
-        results = _results(self._output(last), [self._shards(stage) for stage in self._stages])
+        results = _results(self._output(last), [self._shards(stage.number) for stage in self._stages])
         if results.rejected and self._backend.on_error == "quarantine":
             print(f"{results.rejected:,} rows failed; they are in {self._quarantine}.", flush=True)
         self._show(None)
         self._clean()
+        if (used := _used.get()) is not None:
+            used.update(self._name(stage) for stage in self._stages)
+            used.update(path for stage in self._stages for path in stage.outputs)
         return results
 
-    def _shards(self, stage: Stage) -> Mapping[int, ShardResult]:
+    def _shards(self, number: int) -> Mapping[int, ShardResult]:
         """Return the shards of a stage, also if an earlier run has removed its files."""
-        if stage.number in self._done:
-            return self._done[stage.number]
-        text = read_text(self._manifest(stage))
-        return {} if text is None else {entry["shard"]: ShardResult(**entry) for entry in json.loads(text)}
+        return self._done.get(number) or self._known.get(number, {})
 
     def _needed(self) -> list[Stage]:
-        """Return the stages with shards that are not done, and whose output a later stage needs."""
-        needed, wanted = [], {len(self._stages) - 1}
+        """Return the stages with shards that are not done: those that write files, and those that these read."""
+        for stage in self._stages:
+            self._known[stage.number] = self._recorded(stage)
+        last = len(self._stages) - 1
+        wanted = {stage.number for stage in self._stages if stage.outputs or stage.number == last}
+        needed = []
         for stage in reversed(self._stages):
             if stage.number not in wanted:
                 continue
@@ -192,29 +210,49 @@ class _Run:
                 wanted |= set(_inputs(stage.chain))
         return needed[::-1]
 
-    def _whole_shards(self, stage: Stage) -> dict[int, ShardResult]:
-        """Return the shards of the manifest, or else of the records, whose files are as they were written.
+    def _recorded(self, stage: Stage) -> dict[int, ShardResult]:
+        """Return the shards of which the manifest or a record says that they are done, in a way that counts now."""
+        if not self._name(stage):
+            return {}
+        folder = self._folder(stage)
+        records = [join(folder, name) for name in _listing(folder) if name.endswith(".json")]
+        contents = read_contents([self._manifest(stage), *records])
+        results = [result for content in contents.values() for result in _parsed(content)]
+        return {result.shard: result for result in results if self._counts(result)}
 
-        Shards without all rows do not count if a row that fails is an error now.
-        """
-        text = read_text(self._manifest(stage))
-        if text is not None:
-            results = [ShardResult(**entry) for entry in json.loads(text)]
-        else:
-            folder = self._folder(stage)
-            names = [name for name in _listing(folder) if name.endswith(".json")]
-            contents = read_contents([join(folder, name) for name in names])
-            results = [ShardResult(**json.loads(content.text)) for content in contents.values() if not content.flaw]
+    def _counts(self, result: ShardResult) -> bool:
+        """Whether what an earlier run did with rows that fail is what this one would do."""
+        return not result.rejected or self._backend.on_error in ("skip", result.on_error)
+
+    def _whole_shards(self, stage: Stage) -> dict[int, ShardResult]:
+        """Return the recorded shards whose files are as they were written."""
+        results = self._recorded(stage).values()
         listings = {folder: _listing(folder) for folder in {parent(result.path) for result in results}}
-        if self._backend.on_error == "raise":
-            results = [result for result in results if not result.rejected]
         whole = {result.shard: result for result in results if _is_whole(result, listings[parent(result.path)])}
         if isinstance(stage.sink, Write) and stage.sink.skip_existing:
             whole = {**_existing(stage), **whole}
         return whole
 
+    def _name(self, stage: Stage) -> str:
+        """Return the stage's key and what the stages before it made: rows made of other ones do not count.
+
+        Empty while these have shards that are not done.
+        """
+        inputs = sorted(set(_inputs(stage.chain)))
+        if any(len(self._shards(number)) < self._stages[number].shards for number in inputs):
+            return ""
+        made = [
+            (result.shard, result.rows, result.crc32, result.rejected)
+            for number in inputs
+            for _, result in sorted(self._shards(number).items())
+        ]
+        digest = hashlib.sha256(f"{stage.key} {made}".encode()).hexdigest()[:16]
+        return f"{stage.number:02d}-{digest}"
+
     def _run_stage(self, stage: Stage) -> None:
-        done = self._done[stage.number]
+        done = self._done[stage.number] = self._whole_shards(stage)
+        if stage.outputs:
+            write_text(f"{self._folder(stage)}{_OUTPUTS}", json.dumps(stage.outputs))
         progress = StageProgress(stage, len(self._stages), done)
         self._shown[stage.number] = progress.as_json()
         missing = [shard for shard in range(stage.shards) if shard not in done]
@@ -223,15 +261,21 @@ class _Run:
         print(progress.line(), flush=True)
         if failures:
             raise PipelineError(_told(stage, failures))
-        manifest = json.dumps([asdict(done[shard]) for shard in sorted(done)])
-        if not create_text(self._manifest(stage), manifest):
+        if not create_text(self._manifest(stage), _as_manifest(done)):
             theirs = self._whole_shards(stage)
             if len(theirs) == stage.shards:  # an attempt that raced with this one was first
-                self._done[stage.number] = theirs
-            else:
-                write_text(self._manifest(stage), manifest)
-        for folder in {parent(path) for path in stage.outputs}:  # what killed workers left
-            remove_unfinished(folder)
+                done = self._done[stage.number] = theirs
+            write_text(self._manifest(stage), _as_manifest(done))
+        self._remove_unfinished(stage)
+
+    def _remove_unfinished(self, stage: Stage) -> None:
+        """Remove what killed workers left of this stage's files."""
+        outputs = set(stage.outputs)
+        for folder in {parent(path) for path in outputs}:
+            for name in _listing(folder):
+                path = join(folder, name)
+                if UNFINISHED.search(name) and UNFINISHED.sub("", path) in outputs:
+                    remove_file(*file_system_at(path))
 
     def _process(self, stage: Stage, missing: Sequence[int], progress: StageProgress) -> list[ShardFailure]:
         """Process the shards; return the failures of those that failed too often."""
@@ -273,7 +317,7 @@ class _Run:
     def _work(self, stage: Stage) -> StageWork:
         shuffled, written = {}, {}
         for number in _inputs(stage.chain):
-            results = [result for _, result in sorted(self._done[number].items())]
+            results = [result for _, result in sorted(self._shards(number).items())]
             source = self._stages[number]
             if isinstance(source.sink, Write):
                 written[number] = [result.path for result in results]
@@ -305,7 +349,7 @@ class _Run:
         return f"{self._folder(stage)}.json"
 
     def _folder(self, stage: Stage) -> str:
-        return join(self._scratch, f"{stage.number:02d}-{stage.key}")
+        return join(self._scratch, self._name(stage))
 
     def _show(self, problem: str | None, stage: Stage | None = None, progress: StageProgress | None = None) -> None:
         if stage is not None and progress is not None:
@@ -319,6 +363,51 @@ class _Run:
             fs, folder = file_system_at(self._folder(stage))
             if fs.exists(folder):
                 fs.rm(folder, recursive=True)
+
+
+def _as_manifest(done: Mapping[int, ShardResult]) -> str:
+    return json.dumps([asdict(done[shard]) for shard in sorted(done)])
+
+
+def _parsed(content: Content) -> list[ShardResult]:
+    """Return the shards of a manifest or a record; none if it is cut or no such text."""
+    try:
+        entries = json.loads(content.text)
+        return [ShardResult(**entry) for entry in (entries if isinstance(entries, list) else [entries])]
+    except (ValueError, TypeError):
+        return []
+
+
+@contextmanager
+def removing_leftovers(output_path: str) -> Iterator[Callable[[], None]]:
+    """Yield a function that removes files of earlier attempts, which this one's pipelines made in other stages.
+
+    An attempt leaves files that the next one does not replace if inputs or functions changed meanwhile. Only files
+    below ``output_path`` are removed, of which the scratch folder there says that a pipeline was to write them.
+    """
+    used: set[str] = set()
+    token = _used.set(used)
+    try:
+        yield lambda: _remove_leftovers(output_path.rstrip("/"), used)
+    finally:
+        _used.reset(token)
+
+
+def _remove_leftovers(output_path: str, used: set[str]) -> None:
+    scratch = join(output_path, SCRATCH_FOLDER)
+    fs, root = file_system_at(scratch)
+    fs.invalidate_cache()
+    for entry in fs.ls(root, detail=True) if fs.exists(root) else []:
+        name = basename(entry["name"])
+        stage = name.removesuffix(".json").removesuffix(_OUTPUTS)
+        if stage in used or not _STAGE.fullmatch(stage):
+            continue
+        if name.endswith(_OUTPUTS):
+            paths = json.loads(read_text(join(scratch, name)) or "[]")
+            for path in paths:
+                if path not in used and path.startswith(f"{output_path}/"):
+                    remove_file(*file_system_at(path))
+        fs.rm(entry["name"], recursive=entry["type"] == "directory")
 
 
 def _inputs(chain: Chain) -> Iterator[int]:

@@ -7,6 +7,7 @@ print(report)  # 40 files: 12 made, 27 there already, 1 failed
 from __future__ import annotations
 
 import posixpath
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -105,6 +106,8 @@ _EXISTING: Final = "existing"
 @dataclass(frozen=True)
 class _Call:
     fn: Callable[[str, str], Any]
+    nonce: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """No earlier run's outcomes count: the sentinels say what is done."""
 
     def __call__(self, pair: tuple[str, str]) -> tuple[str, str, str]:
         path, target = pair

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from tradewind.datasets.backends import Backend, flow_backend, set_flow_backend
 from tradewind.datasets.dataset import Dataset
-from tradewind.datasets.execution import SCRATCH_FOLDER, Results
+from tradewind.datasets.execution import SCRATCH_FOLDER, Results, removing_leftovers
 from tradewind.datasets.rows import OnError
 from tradewind.steps import ExecutorStep, Resources, this_output_path
 from tradewind.steps.amounts import parse_size
@@ -93,10 +93,15 @@ def dataset_step(
 
 def run_dataset_step(config: DatasetStepConfig) -> dict[str, Any]:
     """Process the pipeline; return what it counted, and its first rows or files."""
-    return copy_context().run(_run, config)
+    return copy_context().run(_run_in_context, config)
 
 
-def _run(config: DatasetStepConfig) -> dict[str, Any]:
+def _run_in_context(config: DatasetStepConfig) -> dict[str, Any]:
+    with removing_leftovers(config.output_path) as remove_leftovers:
+        return _run(config, remove_leftovers)
+
+
+def _run(config: DatasetStepConfig, remove_leftovers: Callable[[], None]) -> dict[str, Any]:
     scratch = f"{config.output_path.rstrip('/')}/{SCRATCH_FOLDER}"
     backend = flow_backend(scratch=scratch, **config.backend)
     set_flow_backend(backend)  # also for what the functions of the pipeline and its summary process
@@ -104,6 +109,7 @@ def _run(config: DatasetStepConfig) -> dict[str, Any]:
     if not isinstance(dataset, Dataset):
         raise ValueError(f"{config.pipeline.__qualname__} returned a {type(dataset).__name__}: return a Dataset.")
     results = backend.execute(dataset)
+    remove_leftovers()
     if config.finish is not None:
         config.finish(config.config, results)
     return {

@@ -10,6 +10,7 @@ import fnmatch
 import lzma
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -77,6 +78,8 @@ def read_parquet(
             if not opened.metadata.num_rows:  # an empty shard, whose rows told the writer no columns
                 return
             names = opened.schema_arrow.names
+            if twice := [name for name, count in Counter(names).items() if count > 1]:
+                raise RowError(f"{path} has several columns {twice[0]!r}, of which a row can hold only one.")
             if missing := [column for column in columns or () if column not in names]:
                 raise RowError(f"{path} has no column {missing[0]!r}: it has {quote_first_names(names)}.")
             size = sum(opened.metadata.row_group(at).total_byte_size for at in range(opened.metadata.num_row_groups))

@@ -75,6 +75,8 @@ class ShardResult:
         rejected: Rows that failed and were left out.
         seconds: How long it took.
         counters: What the user's functions counted.
+        on_error: What was done with rows that fail.
+        on_error: What happened to rows that failed.
     """
 
     shard: int
@@ -87,6 +89,7 @@ class ShardResult:
     rejected: int = 0
     seconds: float = 0.0
     counters: Mapping[str, int] = field(default_factory=dict)
+    on_error: str = "raise"
 
 
 @dataclass(frozen=True)
@@ -282,12 +285,13 @@ def _written(work: StageWork, shard: int, rows: Rows, stream: Iterator[Any], sta
     if stored_size != size:
         raise RuntimeError(f"{path} has {stored_size:,} bytes, and {size:,} were written: another process writes it.")
     seconds = round(time.monotonic() - started, 3)
-    return ShardResult(shard, path, size, state, checksum, count, runs, rows.rejected, seconds, dict(rows.counters))
+    counted = dict(rows.counters)
+    return ShardResult(shard, path, size, state, checksum, count, runs, rows.rejected, seconds, counted, rows.on_error)
 
 
 def _write_quarantine(work: StageWork, shard: int, rows: Rows) -> None:
     if rows.quarantined and work.quarantine is not None:
-        name = f"stage-{work.stage.number:02d}-shard-{shard:05d}.jsonl"
+        name = f"stage-{work.stage.number:02d}-{work.stage.key[:8]}-shard-{shard:05d}.jsonl"
         write_text(join(work.quarantine, name), "\n".join(rows.quarantined) + "\n")
 
 
