@@ -350,6 +350,8 @@ class Dataset(Generic[T]):
         return self._with(Read(kind, kind, tuple(options.items()), column if with_path else None))
 
     def _writing(self, kind: str, pattern: Pattern, skip_existing: bool, **options: Any) -> Dataset[str]:
+        if isinstance(pattern, str) and pattern.endswith((".bz2", ".xz", ".zip", ".lz4")):
+            raise ValueError(f"write_{kind}({truncated_repr(pattern)}): files are packed as .gz or .zst.")
         output = FilePattern(f"write_{kind}", pattern)
         return self._with(Write(f"write_{kind}", kind, output, skip_existing, tuple(options.items())))
 

@@ -80,7 +80,7 @@ class _DamagedStageError(Exception):
 
 def execute(dataset: Dataset[Any], backend: Backend) -> Results:
     """Process ``dataset`` on ``backend``; see ``Backend.execute``."""
-    stages = plan_stages(dataset, list_source)
+    stages = plan_stages(dataset, list_source, _states_of)
     print(describe_stages(stages), flush=True)
     if backend.dry_run:
         return _results([], [])
@@ -116,6 +116,12 @@ def list_source(source: FilesSource) -> list[InputFile]:
     if not files and not source.empty_glob_ok:
         raise FileNotFoundError(f"No file matches {source.pattern}. If that may be, give empty_glob_ok=True.")
     return [files[path] for path in sorted(files)]
+
+
+def _states_of(paths: Sequence[str]) -> list[str]:
+    listings = {folder: _listing(folder) for folder in {parent(path) for path in paths}}
+    found = [listings[parent(path)].get(basename(path), (0, "absent")) for path in paths]
+    return [f"{size}:{state}" for size, state in found]
 
 
 def _expanded(pattern: str) -> Iterable[str]:

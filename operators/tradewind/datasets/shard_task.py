@@ -157,6 +157,8 @@ def _rows_of(work: StageWork, chain: Chain, shard: int, rows: Rows) -> Iterator[
     else:
         assert chain.items is not None
         stream = rows.numbered([chain.items[shard]])
+        if chain.states:
+            stream = _unchanged(stream, chain.items[shard], chain.states[shard])
     info = ShardInfo(shard, chain.shards)
     for operation in chain.operations:
         match operation:
@@ -170,6 +172,14 @@ def _rows_of(work: StageWork, chain: Chain, shard: int, rows: Rows) -> Iterator[
                 pairs = merge_join(stream, partners, merge)
                 stream = rows.mapped(lambda pair, combine=merge.combiner: combine(*pair), pairs)  # type: ignore[misc]
     return stream
+
+
+def _unchanged(stream: Iterator[Any], path: str, state: str) -> Iterator[Any]:
+    """Yield the path; when all of the file has been read, check that it is still the one that was listed."""
+    yield from stream
+    size, now = state_of(path)
+    if state != f"{size}:{now}":
+        raise RowError(f"{path} changed while the pipeline ran: stop what writes it, and run again.")
 
 
 def _read(read: Read, paths: Iterator[Any], rows: Rows) -> Iterator[Any]:

@@ -7,11 +7,14 @@ the user's functions and the key of the stage before. So a file below a key is n
 from __future__ import annotations
 
 import hashlib
+import os
 import pickle
+import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from functools import partial
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
 from tradewind.datasets.dataset import (
@@ -25,11 +28,11 @@ from tradewind.datasets.dataset import (
     Transform,
     Write,
 )
+from tradewind.datasets.files import is_remote
 from tradewind.datasets.token_inputs import InputFile
 
 _FORMAT: Final = 1
 """Version of the files of a shuffle, part of each key."""
-_MAX_DEPTH: Final = 12
 _LARGE_SHARD: Final = 2_000_000_000
 _MANY_SHARDS: Final = 50_000
 _PLAIN: Final = (type(None), bool, int, float, complex, str, bytes)
@@ -104,31 +107,44 @@ class Stage:
         return self.sink.num_shards or self.shards
 
 
-def plan_stages(dataset: Dataset[Any], list_files: Callable[[FilesSource], Sequence[InputFile]]) -> list[Stage]:
+def plan_stages(
+    dataset: Dataset[Any],
+    list_files: Callable[[FilesSource], Sequence[InputFile]],
+    states_of: Callable[[Sequence[str]], Sequence[str]],
+) -> list[Stage]:
     """Return the stages of a data set, in the order of execution.
 
     Args:
         dataset: The data set.
         list_files: Lists the files of a source; each source is listed once.
+        states_of: Returns the states of files that are the items of a source.
 
     Raises:
         PipelineError: Two data sets to be joined have not as many shards; or a file would be written twice.
         FileNotFoundError: A source has no files.
     """
-    planner = _Planner(list_files)
+    planner = _Planner(list_files, states_of)
     planner.finish(planner.chain_of(dataset), None)
     _check_outputs(planner.stages)
     return planner.stages
 
 
 class _Planner:
-    def __init__(self, list_files: Callable[[FilesSource], Sequence[InputFile]]) -> None:
+    def __init__(
+        self,
+        list_files: Callable[[FilesSource], Sequence[InputFile]],
+        states_of: Callable[[Sequence[str]], Sequence[str]],
+    ) -> None:
         self._list_files = list_files
+        self._states_of = states_of
         self._listed: dict[FilesSource, Sequence[InputFile]] = {}
         self.stages: list[Stage] = []
 
     def chain_of(self, dataset: Dataset[Any]) -> Chain:
         chain = self._source(dataset.source)
+        first = dataset.operations[0] if dataset.operations else None
+        if isinstance(first, Read) and not chain.states and all(isinstance(item, str) for item in chain.items or ()):
+            chain = Chain(**{**vars(chain), "states": tuple(self._states_of(chain.items or ()))})
         for operation in dataset.operations:
             match operation:
                 case Shuffle() as shuffle:
@@ -214,15 +230,20 @@ def _names(chain: Chain, sink: Operation | None) -> Iterable[str]:
 
 
 def _check_outputs(stages: Sequence[Stage]) -> None:
-    writers: dict[str, int] = {}
+    writers: set[str] = set()
     for stage in stages:
         for path in stage.outputs:
-            if path in writers:
+            if _itself(path) in writers:
                 raise PipelineError(f"{path} would be written twice: give the two outputs other names.")
-            writers[path] = stage.number
-    inputs = {path for stage in stages for chain in _chains(stage.chain) if chain.states for path in chain.items or ()}
-    if both := sorted(inputs & set(writers)):
+            writers.add(_itself(path))
+    inputs = [path for stage in stages for chain in _chains(stage.chain) if chain.states for path in chain.items or ()]
+    if both := sorted(path for path in inputs if _itself(path) in writers):
         raise PipelineError(f"{both[0]} is read and written: write to another folder.")
+
+
+def _itself(path: str) -> str:
+    """Return one spelling for a path."""
+    return path if is_remote(path) else os.path.realpath(path.removeprefix("file://").removeprefix("local://"))
 
 
 def _chains(chain: Chain) -> Iterable[Chain]:
@@ -233,31 +254,49 @@ def _chains(chain: Chain) -> Iterable[Chain]:
 
 
 class _Digest:
-    """Hash all of a value that its behaviour depends on, as far as it can be seen: the same in each process."""
+    """Hash all of a value that its behaviour depends on, as far as it can be seen: the same in each process.
+
+    That is the bytecode of functions and of their helpers, and the values of the file that they use. Functions and
+    classes of installed packages count by their names.
+    """
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256(f"{_FORMAT}".encode())
-        self._functions: set[int] = set()
+        self._seen: dict[int, Any] = {}
 
     def hexdigest(self) -> str:
         return self._hash.hexdigest()[:16]
 
-    def add(self, value: Any, depth: int = 0) -> None:
-        self._text(f"<{type(value).__module__}.{type(value).__qualname__}>")
-        if isinstance(value, _PLAIN):
-            self._text(hex(value) if type(value) is int else repr(value))  # decimals of an int are bounded
-        elif isinstance(value, (BuiltinFunctionType, type)):
-            self._text(f"{value.__module__}.{value.__qualname__}")
-        elif depth < _MAX_DEPTH:
-            for part in self._parts(value):
-                self.add(part, depth + 1)
+    def add(self, value: Any) -> None:
+        pending = [value]
+        while pending:
+            each = pending.pop()
+            self._text(f"<{type(each).__module__}.{type(each).__qualname__}>")
+            if isinstance(each, _PLAIN):
+                # The decimals of an int are bounded.
+                self._text(hex(each) if type(each) is int else repr(each))
+            elif id(each) in self._seen:
+                self._text(str(list(self._seen).index(id(each))))
+            else:
+                self._seen[id(each)] = each  # kept, so that no other value gets its id
+                parts = list(self._parts(each))
+                self._text(str(len(parts)))
+                pending.extend(reversed(parts))
 
     def _parts(self, value: Any) -> Iterable[Any]:
         match value:
-            case FunctionType():
+            case FunctionType() if _is_own(value):
                 return self._parts_of_function(value)
+            case type() if _is_own(value):
+                return (value.__qualname__, value.__bases__, _members(value))
+            case FunctionType() | BuiltinFunctionType() | type() | ModuleType():
+                return (getattr(value, "__module__", None), getattr(value, "__qualname__", value.__name__))
             case MethodType():
                 return (value.__func__, value.__self__)
+            case staticmethod() | classmethod():
+                return (value.__func__,)
+            case property():
+                return (value.fget,)
             case partial():
                 return (value.func, value.args, value.keywords)
             case CodeType():
@@ -268,34 +307,44 @@ class _Digest:
                 return sorted(value, key=repr)
             case Mapping():
                 return [part for pair in sorted(value.items(), key=lambda pair: repr(pair[0])) for part in pair]
-            case _ if is_dataclass(value):
-                named = [(field.name, getattr(value, field.name)) for field in fields(value)]
-                return (named, _methods(value))
             case _:
-                return (*_pickled(value), *_methods(value))
+                return self._parts_of_object(value)
 
     def _parts_of_function(self, function: FunctionType) -> Iterable[Any]:
-        if id(function) in self._functions:
-            return (function.__qualname__,)
-        self._functions.add(id(function))
         cells = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
-        known = function.__globals__
-        named = [known[name] for name in function.__code__.co_names if name in known]
-        own = [part for part in named if isinstance(part, _PLAIN) or _module(part) == function.__module__]
-        return (function.__code__, function.__defaults__, function.__kwdefaults__, cells, own)
+        named = [function.__globals__[name] for name in _names_in(function.__code__) if name in function.__globals__]
+        return (function.__code__, function.__defaults__, function.__kwdefaults__, cells, named)
+
+    def _parts_of_object(self, value: Any) -> Iterable[Any]:
+        if (wrapped := getattr(value, "__wrapped__", None)) is not None:  # of functools.cache
+            return (wrapped,)
+        if isinstance(state := getattr(value, "__dict__", None), dict):
+            return (type(value), state)
+        return (type(value), *_pickled(value))
 
     def _text(self, text: str) -> None:
         self._hash.update(text.encode("utf-8", "surrogatepass"))
         self._hash.update(b"\0")
 
 
-def _methods(value: Any) -> list[FunctionType]:
-    own = sorted(vars(type(value)).items())
-    return [method for _, method in own if isinstance(method, FunctionType)]
+def _is_own(value: Any) -> bool:
+    """Whether a function or class is of the user's code or of this package, and not of an installed one."""
+    module = str(getattr(value, "__module__", None))
+    file = str(getattr(sys.modules.get(module), "__file__", None) or "")
+    if module.partition(".")[0] in sys.stdlib_module_names and module != "__main__":
+        return False
+    return module.startswith("tradewind.") or not re.search(r"[/\\](site|dist)-packages[/\\]", file)
 
 
-def _module(value: Any) -> Any:
-    return getattr(value, "__module__", None)
+def _members(owner: type) -> list[Any]:
+    """Return what a class defines itself; not what Python makes for it, such as ``__doc__``."""
+    made = ("__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__firstlineno__")
+    return [part for name, value in sorted(vars(owner).items()) if name not in made for part in (name, value)]
+
+
+def _names_in(code: CodeType) -> list[str]:
+    inner = [each for each in code.co_consts if isinstance(each, CodeType)]
+    return [*code.co_names, *(name for each in inner for name in _names_in(each))]
 
 
 def _is_filled(cell: Any) -> bool:
