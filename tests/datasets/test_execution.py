@@ -12,9 +12,18 @@ from typing import Any
 
 import pytest
 
-from tradewind.datasets import Backend, Dataset, PipelineError, create_backend, load_jsonl, run_over_files
-from tradewind.datasets.execution import MAX_ERRORS
+from tradewind.datasets import (
+    Backend,
+    Dataset,
+    PipelineError,
+    create_backend,
+    load_jsonl,
+    run_over_files,
+    set_flow_backend,
+)
+from tradewind.datasets.execution import MAX_ERRORS, Results
 from tradewind.datasets.per_file import FilesReport
+from tradewind.datasets.pipeline_step import DatasetStepConfig, run_dataset_step
 from tradewind.datasets.rows import Rows
 
 SHARDS = 6
@@ -293,3 +302,104 @@ def test_source_without_usable_files_is_refused(dataset: Dataset[Any], problem: 
 
 def test_numbers_of_any_size_can_be_items() -> None:
     assert len(create_backend("sync").execute(Dataset.from_list([10**5000]).map(lambda number: number % 7))) == 1
+
+
+STOP = {"w0"}
+"""Changed by a test, as a user edits a file."""
+
+
+def is_kept(row: dict[str, Any]) -> bool:
+    return any(row["word"] == word for word in STOP) is False
+
+
+def run_kept(folder: Path, **options: Any) -> Results:
+    rows = Dataset.from_files(f"{folder}/in/*.jsonl").load_jsonl().filter(is_kept)
+    return backend(folder, **options).execute(rows.reshard(2).write_jsonl(f"{folder}/out/{{shard}}.jsonl"))
+
+
+def lines(folder: Path) -> int:
+    return sum(path.read_bytes().count(b"\n") for path in (folder / "out").glob("*.jsonl"))
+
+
+def test_changed_data_of_a_module_is_processed_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_kept(folder)
+    before = lines(folder)
+    monkeypatch.setitem(globals(), "STOP", {"w0", "w1"})
+    run_kept(folder)
+    assert lines(folder) == before - SHARDS * 3
+
+
+def test_raise_after_skip_reads_all_shards_again(folder: Path) -> None:
+    with (folder / "in" / "2.jsonl").open("a") as file:
+        file.write("broken\n")
+    assert run_kept(folder, on_error="skip").rejected == 1
+    assert run_kept(folder, on_error="quarantine").rejected == 1
+    assert len(list((folder / "out" / ".quarantine").iterdir())) == 1
+    with pytest.raises(PipelineError, match="line 21 is malformed"):
+        run_kept(folder)
+
+
+def test_middle_output_that_is_gone_is_made_again(folder: Path) -> None:
+    rows = Dataset.from_files(f"{folder}/in/*.jsonl").load_jsonl()
+    dataset = rows.write_jsonl(f"{folder}/mid/{{shard}}.jsonl").map(os.path.basename).reshard(1)
+    names = list(backend(folder).execute(dataset))
+    (folder / "mid" / "3.jsonl").unlink()
+    assert list(backend(folder).execute(dataset)) == names
+    assert (folder / "mid" / "3.jsonl").exists()
+
+
+@pytest.mark.parametrize("pattern", ["{folder}/in/{{shard}}.jsonl", "in/{{shard}}.jsonl", "./in/../in/{{shard}}.jsonl"])
+def test_output_over_its_input_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch, pattern: str) -> None:
+    monkeypatch.chdir(folder)
+    rows = Dataset.from_files("in/*.jsonl").load_jsonl()
+    with pytest.raises(PipelineError, match="is read and written: write to another folder"):
+        backend(folder).execute(rows.write_jsonl(pattern.format(folder=folder)))
+
+
+def test_changed_file_of_a_list_is_processed_again(folder: Path) -> None:
+    dataset = Dataset.from_list([f"{folder}/in/0.jsonl"]).load_jsonl().count()
+    assert list(backend(folder).execute(dataset)) == [20]
+    (folder / "in" / "0.jsonl").write_text("{}\n")
+    assert list(backend(folder).execute(dataset)) == [1]
+
+
+def test_input_that_changes_while_it_is_read_is_refused(folder: Path) -> None:
+    def grow(row: dict[str, Any]) -> dict[str, Any]:
+        with (folder / "in" / "0.jsonl").open("a") as file:
+            file.write(" \n")
+        return row
+
+    rows = Dataset.from_files(f"{folder}/in/0.jsonl").load_jsonl().map(grow)
+    with pytest.raises(PipelineError, match="0.jsonl changed while the pipeline ran"):
+        create_backend("sync").execute(rows)
+
+
+@pytest.mark.parametrize("harm", ["", "{", "[1]", "[{}]"])
+def test_cut_record_counts_as_absent(folder: Path, undisturbed: dict[str, bytes], harm: str) -> None:
+    backend(folder).execute(pipeline(folder, Calls(folder / "calls")))
+    (manifest,) = (folder / "scratch").glob("01-*.json")
+    manifest.write_text(harm)
+    backend(folder).execute(pipeline(folder, Calls(folder / "calls")))
+    assert outputs(folder) == undisturbed
+
+
+def test_step_removes_old_shards_of_a_lost_attempt(folder: Path) -> None:
+    """The first attempt writes three of its six shards; the next one has seven inputs."""
+    output = f"{folder}/step"
+
+    def made(config: str) -> Dataset[str]:
+        rows = Dataset.from_files(f"{folder}/in/*.jsonl").load_jsonl().map(Calls(folder / "calls"))
+        return rows.write_jsonl(f"{config}/{{shard}}-of-{{total}}.jsonl")
+
+    config = DatasetStepConfig(made, output, output, {"on_error": "raise"})
+    (folder / "fatal").write_text("3")
+    set_flow_backend(create_backend("sync"))
+    try:
+        with pytest.raises(Lost):
+            run_dataset_step(config)
+        (folder / "fatal").unlink()
+        (folder / "in" / "6.jsonl").write_text('{"id": "6-0"}\n')
+        assert run_dataset_step(config)["count"] == SHARDS + 1
+    finally:
+        set_flow_backend(None)
+    assert sorted(path.name for path in Path(output).glob("*.jsonl")) == [f"{shard}-of-7.jsonl" for shard in range(7)]

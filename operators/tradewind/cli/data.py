@@ -7,6 +7,7 @@ import os
 import runpy
 import sys
 
+from tradewind.cli.options import DATA
 from tradewind.cli.output import CommandError, UsageError
 from tradewind.datasets.backends import create_backend, set_flow_backend
 from tradewind.datasets.stages import PipelineError
@@ -32,6 +33,11 @@ def run_script(arguments: argparse.Namespace) -> int:
         raise UsageError(str(error)) from error
     if not os.path.isfile(arguments.script):
         raise UsageError(f"There is no script {arguments.script}.")
+    own = {flag for option in DATA.commands[0].options for flag in option.flags if flag.startswith("-")}
+    if late := [argument for argument in arguments.arguments if argument.partition("=")[0] in own]:
+        raise UsageError(
+            f"{late[0]} follows the script, so it would be an argument of the script: put it before {arguments.script}."
+        )
     set_flow_backend(backend)
     sys.argv = [arguments.script, *arguments.arguments]
     sys.path.insert(0, os.path.dirname(os.path.abspath(arguments.script)))

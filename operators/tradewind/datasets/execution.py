@@ -24,7 +24,16 @@ from typing import Any, Final
 
 from tradewind.datasets.backends import Backend
 from tradewind.datasets.dataset import Dataset, FilesSource, Shuffle, Write
-from tradewind.datasets.files import UNFINISHED, basename, hidden_parts, join, parent, store_fingerprint
+from tradewind.datasets.files import (
+    UNFINISHED,
+    basename,
+    hidden_parts,
+    join,
+    parent,
+    read_json,
+    store_fingerprint,
+    write_text,
+)
 from tradewind.datasets.progress import StageProgress, write_progress
 from tradewind.datasets.rows import Rows
 from tradewind.datasets.shard_task import COLLECT, ShardFailure, ShardResult, StageWork
@@ -33,8 +42,6 @@ from tradewind.datasets.stages import Chain, JoinedChain, PipelineError, Stage, 
 from tradewind.datasets.token_inputs import InputFile
 from tradewind.serialization.spec import OUTPUT_VARIABLE
 from tradewind.storage import file_system_at
-from tradewind.storage.bounded_read import Content
-from tradewind.storage.files import create_text, read_contents, read_text, write_text
 from tradewind.storage.filesystems import remove_file
 from tradewind.text import truncated_repr
 
@@ -220,10 +227,12 @@ class _Run:
         """Return the shards of which the manifest or a record says that they are done, in a way that counts now."""
         if not self._name(stage):
             return {}
+        from tradewind.storage.files import read_contents  # not while a DAG file is parsed: it loads fsspec
+
         folder = self._folder(stage)
         records = [join(folder, name) for name in _listing(folder) if name.endswith(".json")]
         contents = read_contents([self._manifest(stage), *records])
-        results = [result for content in contents.values() for result in _parsed(content)]
+        results = [result for content in contents.values() for result in _parsed(content.text)]
         return {result.shard: result for result in results if self._counts(result)}
 
     def _counts(self, result: ShardResult) -> bool:
@@ -267,6 +276,8 @@ class _Run:
         print(progress.line(), flush=True)
         if failures:
             raise PipelineError(_told(stage, failures))
+        from tradewind.storage.files import create_text
+
         if not create_text(self._manifest(stage), _as_manifest(done)):
             theirs = self._whole_shards(stage)
             if len(theirs) == stage.shards:  # an attempt that raced with this one was first
@@ -375,10 +386,10 @@ def _as_manifest(done: Mapping[int, ShardResult]) -> str:
     return json.dumps([asdict(done[shard]) for shard in sorted(done)])
 
 
-def _parsed(content: Content) -> list[ShardResult]:
+def _parsed(text: str) -> list[ShardResult]:
     """Return the shards of a manifest or a record; none if it is cut or no such text."""
     try:
-        entries = json.loads(content.text)
+        entries = json.loads(text)
         return [ShardResult(**entry) for entry in (entries if isinstance(entries, list) else [entries])]
     except (ValueError, TypeError):
         return []
@@ -409,11 +420,17 @@ def _remove_leftovers(output_path: str, used: set[str]) -> None:
         if stage in used or not _STAGE.fullmatch(stage):
             continue
         if name.endswith(_OUTPUTS):
-            paths = json.loads(read_text(join(scratch, name)) or "[]")
-            for path in paths:
+            for path in _listed_outputs(join(scratch, name)):
                 if path not in used and path.startswith(f"{output_path}/"):
                     remove_file(*file_system_at(path))
         fs.rm(entry["name"], recursive=entry["type"] == "directory")
+
+
+def _listed_outputs(file: str) -> list[str]:
+    try:
+        return [str(path) for path in read_json(file)]
+    except (ValueError, TypeError):  # it was cut
+        return []
 
 
 def _inputs(chain: Chain) -> Iterator[int]:

@@ -302,7 +302,7 @@ class _Digest:
             case CodeType():
                 return (value.co_code, value.co_names, value.co_consts)
             case list() | tuple():
-                return value
+                return value if type(value) in (list, tuple) else (type(value), *value)
             case set() | frozenset():
                 return sorted(value, key=repr)
             case Mapping():

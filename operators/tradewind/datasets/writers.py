@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import date, datetime
 from typing import IO, Any, Final
 
 from tradewind.datasets.files import atomic_writer
@@ -196,6 +197,8 @@ def _table(batch: Any, schema: Any, place: str) -> Any:
 def _array(name: str, kind: Any, values: list[Any], place: str) -> Any:
     import pyarrow as pa
 
+    if kind is None and {date, datetime} <= {type(value) for value in values}:
+        raise RowError(f"{place}the column {truncated_repr(name)} has dates and times: make all of them one. {_HINT}")
     try:
         array = pa.array(values, kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:

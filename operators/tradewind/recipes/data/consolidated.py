@@ -152,7 +152,7 @@ def consolidated(config: ConsolidateConfig) -> Dataset[Any]:
     files = set_files(config.documents, "documents")
     rows: Dataset[Any] = documents_of(files).map_shard(Counted("read"))
     for (rule, attributes), bound in zip(_attributes(config, files), _thresholds(config, files), strict=True):
-        right = read_set(attributes, ("id", "attributes"))
+        right = read_set(attributes, ("id", "attributes")).map_shard(Counted(f"of_{rule.name}"))
         by_id = itemgetter("id")
         rows = rows.sorted_merge_join(right, by_id, by_id, _Applying(rule, bound), how="left").filter(_is_document)
     kept = rows.flat_map(_without_spans).map_shard(Counted("documents"))
@@ -168,6 +168,12 @@ def write_stats(config: ConsolidateConfig, results: Results) -> None:
     counts = {"read": 0, "documents": 0, **results.counters, "rejected": results.rejected}
     if not counts["documents"]:
         raise ValueError(f"filters: of {counts['read']:,} documents none is left.")
+    for at, rule in enumerate(config.filters):
+        if counts.pop(f"of_{rule.name}", 0) and not counts.pop(f"with_{rule.name}", 0):
+            raise ValueError(
+                f"filters[{at}]: none of the documents of {config.documents} has attributes in {rule.attribute_path}: "
+                "give attributes that were made of these documents."
+            )
     bounds = _thresholds(config, set_files(config.documents, "documents"))
     rules = [
         {"type": rule.type, "name": rule.name, "label": rule.label, "threshold": bound}
@@ -240,6 +246,8 @@ class _Applying:
 
     def __call__(self, document: dict[str, Any], row: dict[str, Any] | None) -> dict[str, Any] | None:
         attributes = None if row is None else row["attributes"]
+        if row is not None:
+            counters.increment(f"with_{self.rule.name}")
         if self.rule.type == REMOVE_SPANS:
             spans = self.rule.value(attributes) or []
             if not isinstance(spans, list):

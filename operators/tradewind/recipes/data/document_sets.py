@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from pathlib import PurePath
 from typing import Any, Final
 
@@ -84,8 +83,8 @@ def set_files(folder: str, field: str) -> list[InputFile]:
 
 
 def dataset_of(files: Sequence[InputFile]) -> Dataset[str]:
-    """Return the paths of files, one shard each; their states count in what may be kept by a next attempt."""
-    return Dataset.from_list([(file.path, file.size_bytes, file.state) for file in files]).map(itemgetter(0))
+    """Return the paths of files, one shard each."""
+    return Dataset.from_list([file.path for file in files])
 
 
 def read_set(files: Sequence[InputFile], columns: Sequence[str]) -> Dataset[dict[str, Any]]:

@@ -17,10 +17,10 @@ from typing import Any, Final
 from tradewind.datasets import Dataset, counters, dataset_step
 from tradewind.datasets.dataset import FilesSource
 from tradewind.datasets.execution import list_source
-from tradewind.datasets.files import join
+from tradewind.datasets.files import basename, join
 from tradewind.datasets.rows import RowError, selected
 from tradewind.datasets.token_inputs import InputFile, input_files
-from tradewind.recipes.data.document_sets import attribute_schema, dataset_of, path_input
+from tradewind.recipes.data.document_sets import attribute_schema, dataset_of, path_input, set_files
 from tradewind.recipes.data.filter_rules import C4, FineWeb, GopherQuality, GopherRepetition, Rule, rule_of
 from tradewind.recipes.data.pii import MaskPii
 from tradewind.recipes.steps import naming_step
@@ -163,6 +163,8 @@ def _rules(given: Any) -> tuple[Rule, ...]:
 def _files(documents: str) -> Sequence[InputFile]:
     """List the parts of a set, beside which may be statistics, or else all files."""
     parts = list_source(FilesSource(join(escape(documents), "part-*.parquet"), empty_glob_ok=True))
+    if any("-of-" in basename(file.path) for file in parts):
+        return set_files(documents, "documents")
     return parts or input_files([documents], "documents")
 
 
