@@ -7,8 +7,9 @@ import os
 import runpy
 import sys
 
+from tradewind.cli.interrupts import Interrupted
 from tradewind.cli.options import DATA
-from tradewind.cli.output import CommandError, UsageError
+from tradewind.cli.output import CommandError, UsageError, say
 from tradewind.datasets.backends import create_backend, set_flow_backend
 from tradewind.datasets.stages import PipelineError
 
@@ -43,6 +44,10 @@ def run_script(arguments: argparse.Namespace) -> int:
     sys.path.insert(0, os.path.dirname(os.path.abspath(arguments.script)))
     try:
         runpy.run_path(arguments.script, run_name="__main__")
+    except (KeyboardInterrupt, Interrupted):
+        kept = f"continues from {arguments.scratch}" if arguments.scratch else "begins anew: --scratch keeps shards"
+        say(f"Interrupted. The next run {kept}.")
+        raise
     except PipelineError as error:
         raise CommandError(str(error)) from error
     except FileNotFoundError as error:

@@ -121,7 +121,13 @@ def list_source(source: FilesSource) -> list[InputFile]:
                 path = str(fs.unstrip_protocol(name)) if "://" in pattern else name
                 files[path] = InputFile(path, int(entry["size"]), store_fingerprint(entry))
     if not files and not source.empty_glob_ok:
-        raise FileNotFoundError(f"No file matches {source.pattern}. If that may be, give empty_glob_ok=True.")
+        fs, root = file_system_at(source.pattern)
+        hint = (
+            f"It is a folder: give a glob, such as {source.pattern}/*.jsonl.gz"
+            if fs.isdir(root)
+            else ("If that may be, give empty_glob_ok=True")
+        )
+        raise FileNotFoundError(f"No file matches {source.pattern}. {hint}.")
     return [files[path] for path in sorted(files)]
 
 

@@ -34,6 +34,7 @@ COLLECT: Final = Shuffle("collect", 1)
 _PACKAGE: Final = posixpath.dirname(posixpath.dirname(__file__))
 _NOT_OWN: Final = (_PACKAGE, "<frozen", sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
 _INSTALLED: Final = re.compile("[/-]packages/")
+_MAX_COLUMNS: Final = 20
 _BUFFER_BYTES: Final = 1 << 20
 
 
@@ -314,11 +315,19 @@ def _failure(shard: int, rows: Rows, error: BaseException) -> ShardFailure:
         shard,
         message,
         "" if isinstance(error, RowError) and rows.path and rows.path in message else rows.place,
-        "" if rows.row is None else truncated_repr(rows.row),
+        "" if rows.row is None else _shown(rows.row),
         _user_frame(error),
         trace,
         is_permanent=isinstance(error, PERMANENT),
     )
+
+
+def _shown(row: Any) -> str:
+    """Return the row with its columns, long values cut."""
+    if not isinstance(row, dict):
+        return truncated_repr(row)
+    cells = [f"{truncated_repr(name)}: {truncated_repr(value)}" for name, value in row.items()]
+    return "{" + ", ".join(cells[:_MAX_COLUMNS]) + (", …}" if len(cells) > _MAX_COLUMNS else "}")
 
 
 def _user_frame(error: BaseException) -> str:
