@@ -24,12 +24,11 @@ from pathlib import Path
 from tradewind.datasets import Dataset, create_backend
 
 root = Path(sys.argv[1])
-held = sys.argv[2:]
 
 def note(rows, info):
     name = f"{info.total_shards}-{info.shard_idx}"
     (root / "begun" / f"{name}-{os.getpid()}").touch()
-    while name in held and not (root / f"free-{name}").exists():
+    while (root / f"held-{name}").exists():
         time.sleep(0.05)
     yield from rows
 
@@ -55,10 +54,10 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def start(root: Path, *held: str) -> subprocess.Popen[str]:
+def start(root: Path) -> subprocess.Popen[str]:
     env = os.environ | {"HOME": str(root), "RAY_AUTH_MODE": "disabled"}
     env.pop("RAY_ADDRESS", None)
-    command = [sys.executable, str(root / "script.py"), str(root), *held]
+    command = [sys.executable, str(root / "script.py"), str(root)]
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
@@ -75,10 +74,11 @@ def times(root: Path) -> Counter[str]:
 @pytest.mark.parametrize("victim", ["worker", "driver"])
 def test_killed_process_costs_only_shards_at_work(root: Path, held: str, victim: str) -> None:
     """Four local clusters of two CPUs: kills of workers and drivers need processes of their own."""
-    with start(root, held) as driver:
+    (root / f"held-{held}").touch()
+    with start(root) as driver:
         (worker, *_) = until(lambda: begun(root, held), f"shard {held} at work")
         os.kill(worker if victim == "worker" else driver.pid, signal.SIGKILL)
-        (root / f"free-{held}").touch()
+        (root / f"held-{held}").unlink()
         told = driver.communicate()[0]
     if victim == "driver":
         before = times(root)
