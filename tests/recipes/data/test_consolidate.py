@@ -145,6 +145,16 @@ def test_attributes_of_other_shards_are_refused_by_name(tmp_path: Path) -> None:
         run(consolidate("kept", DOCUMENTS, [rule]), tmp_path)
 
 
+def test_attributes_of_other_documents_are_refused(tmp_path: Path) -> None:
+    """The other set has as many shards, so that only its ids can tell."""
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "a.jsonl").write_text('{"text": "a line\\nof one"}\n{"text": "a line\\nof two"}\n')
+    others = deduplicate_exact("duplicates", normalize("others", str(tmp_path / "other"), shards=2), by="paragraph")
+    rule = FilterConfig("remove_spans", others, "duplicate_paragraphs")
+    with pytest.raises(ValueError, match=r"filters\[0\]: none of the documents of .* has attributes in .*duplicates"):
+        run(consolidate("kept", DOCUMENTS, [rule]), tmp_path)
+
+
 CLASSIFY = {"type": "classify", "attribute_path": "a", "name": "n"}
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({**CLASSIFY, "threshold": 1, "keep_fraction": 0.5}, "threshold and keep_fraction are both given"),
