@@ -219,6 +219,17 @@ def test_poison_row_is_told_after_all_other_shards(folder: Path, capsys: pytest.
     assert kept["row"]["id"] == "1-13"
 
 
+def test_malformed_line_is_tried_once_after_which_others_finish(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with (folder / "in" / "1.jsonl").open("a") as file:
+        file.write("broken\n")
+    with pytest.raises(PipelineError, match="1.jsonl line 21 is malformed"):
+        backend(folder).execute(pipeline(folder, Calls(folder / "calls")))
+    assert "It is processed again." not in capsys.readouterr().out
+    assert Calls(folder / "calls").counts == Counter(map(str, range(SHARDS)))
+
+
 def test_permanent_error_ends_pipeline_at_once(folder: Path) -> None:
     calls = Calls(folder / "calls")
 

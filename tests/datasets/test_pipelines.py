@@ -326,6 +326,58 @@ def test_left_out_row_is_an_error_of_later_run_that_allows_none(tmp_path: Path) 
     assert run(data, on_error="skip", **scratch).rejected == 1
 
 
+def halves(row: int) -> Iterator[float]:
+    """Yield twice before an error, so that half of what is made of a row could be left."""
+    yield from (1.0, 2.0)
+    yield 1 / row
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        of([0, 1], [1]).flat_map(halves),
+        of([0, 1], [2]).group_by(lambda row: row, reducer=lambda key, _: halves(min(key, 1)), num_output_shards=1),
+    ],
+    ids=["flat_map", "reducer"],
+)
+def test_row_that_is_left_out_leaves_nothing_of_itself(data: Dataset[Any]) -> None:
+    found = run(data, on_error="skip")
+    assert (found, found.rejected) == ([1.0, 2.0, 1.0] * 2, 1)
+
+
+def test_error_after_many_results_of_one_row_fails_its_shard() -> None:
+    data = of([0]).flat_map(lambda row: (1 // (number < 5_000) for number in range(9_999)))
+    with pytest.raises(PipelineError, match="ZeroDivisionError"):
+        run(data, on_error="skip")
+
+
+ALL_FAIL: dict[str, Dataset[Any]] = {
+    "map": of([3, 0], [4]).map(lambda row: row["text"]),
+    "select": of([{"id": 1}], [{"id": 2}]).select("text"),
+    "key": of([3, 0], [4]).deduplicate(lambda row: row["text"]),
+}
+
+
+@pytest.mark.parametrize("name", ALL_FAIL)
+def test_pipeline_all_of_whose_rows_fail_is_an_error(tmp_path: Path, name: str) -> None:
+    """Else it would leave empty files, and a later stage or step would tell another cause."""
+    data = ALL_FAIL[name].write_parquet(f"{tmp_path}/out/{{shard}}.parquet", skip_existing=True)
+    for on_error in ("skip", "quarantine", "skip"):
+        with pytest.raises(PipelineError) as raised:
+            run(data, on_error=on_error, scratch=f"{tmp_path}/scratch")
+        found = re.search(r"all (2|3) rows failed, and no output is left: (.*)", str(raised.value))
+        assert found and ("TypeError" in found[2] or "no column 'text': it has 'id'" in found[2]), str(raised.value)
+        assert ("out/.quarantine" in found[2]) is (on_error == "quarantine")
+        assert not list(tmp_path.glob("out/*.parquet"))
+
+
+@pytest.mark.parametrize("dropping", ["filter", "flat_map"])
+def test_failing_row_beside_dropped_ones_is_no_error(dropping: str) -> None:
+    fn = {"filter": lambda row: 1 // row > 1, "flat_map": lambda row: range(1 // row - 1)}[dropping]
+    found = run(getattr(of([1, 0], [1]), dropping)(fn), on_error="skip")
+    assert (found, found.rejected) == ([], 1)
+
+
 def test_mistake_in_code_is_no_bad_row() -> None:
     with pytest.raises(PipelineError, match="NameError: name 'missing' is not defined"):
         run(of([1]).map(lambda row: missing), on_error="skip")  # type: ignore[name-defined] # noqa: F821

@@ -164,6 +164,10 @@ def assert_told_or_left_out(path: str, told: str, others: list[Any]) -> None:
     with pytest.raises(PipelineError, match=re.escape(told)):
         run(data)
     for on_error in ("skip", "quarantine"):
+        if not others:
+            with pytest.raises(PipelineError, match=f"all 1 rows failed, and no output is left: .*{re.escape(told)}"):
+                run(data, on_error=on_error)
+            continue
         found = run(data, on_error=on_error)
         assert (found, found.rejected) == (others, 1)
 
@@ -243,7 +247,8 @@ def test_parquet_takes_what_schema_allows(tmp_path: Path) -> None:
     ],
 )
 def test_row_without_form_leaves_no_file_or_is_left_out(tmp_path: Path, kind: str, row: Any, told: str) -> None:
-    files, pattern = Dataset.from_list([row]), f"{tmp_path}/out/{{shard}}.{kind}"
+    good: Any = b"a" if kind == "bin" else {}
+    files, pattern = Dataset.from_list([[row, good]]).flat_map(list), f"{tmp_path}/out/{{shard}}.{kind}"
     data = files.write_binary(pattern) if kind == "bin" else files.write_jsonl(pattern)
     with pytest.raises(PipelineError, match=re.escape(told)):
         run(data)

@@ -36,7 +36,7 @@ from tradewind.datasets.files import (
 )
 from tradewind.datasets.progress import StageProgress, write_progress
 from tradewind.datasets.rows import Rows
-from tradewind.datasets.shard_task import COLLECT, ShardFailure, ShardResult, StageWork
+from tradewind.datasets.shard_task import COLLECT, ShardFailure, ShardResult, StageWork, record_path
 from tradewind.datasets.shuffle import DamagedShuffleError, ShuffleFile, read_bucket
 from tradewind.datasets.stages import Chain, JoinedChain, PipelineError, Stage, describe_stages, plan_stages
 from tradewind.datasets.token_inputs import InputFile
@@ -282,6 +282,7 @@ class _Run:
         print(progress.line(), flush=True)
         if failures:
             raise PipelineError(_told(stage, failures))
+        self._check_some_left(stage)
         from tradewind.storage.files import create_text
 
         if not create_text(self._manifest(stage), _as_manifest(done)):
@@ -290,6 +291,19 @@ class _Run:
                 done = self._done[stage.number] = theirs
             write_text(self._manifest(stage), _as_manifest(done))
         self._remove_unfinished(stage)
+
+    def _check_some_left(self, stage: Stage) -> None:
+        """Refuse a stage all of whose rows failed, and remove its files, which another run would take for made."""
+        done = self._done[stage.number]
+        rejected = sum(result.rejected for result in done.values())
+        if not rejected or any(result.rows or result.dropped for result in done.values()):
+            return
+        for result in done.values():
+            for path in (result.path, record_path(self._folder(stage), result.shard)):
+                remove_file(*file_system_at(path))
+        why = next(result.rejection.rstrip(".") for _, result in sorted(done.items()) if result.rejected)
+        kept = f" They are in {self._quarantine}." if self._backend.on_error == "quarantine" else ""
+        raise PipelineError(f"{stage.name}: all {rejected:,} rows failed, and no output is left: {why}.{kept}")
 
     def _remove_unfinished(self, stage: Stage) -> None:
         """Remove what killed workers left of this stage's files."""
@@ -327,7 +341,7 @@ class _Run:
                         continue
                     failures.append(outcome)
                     progress.failed += 1
-                    if outcome.is_permanent:
+                    if outcome.ends_stage:
                         return failures
                 progress.tick(lambda now: self._show(None, stage, now))
         return failures

@@ -80,7 +80,11 @@ class RayTasks:
         except self._ray.exceptions.RayTaskError as error:  # the task could not even begin
             cause = error.cause if isinstance(error.cause, Exception) else error
             return ShardFailure(
-                shard, f"{type(cause).__name__}: {single_line(cause)}", trace=str(error), is_permanent=True
+                shard,
+                f"{type(cause).__name__}: {single_line(cause)}",
+                trace=str(error),
+                is_permanent=True,
+                ends_stage=True,
             )
         except self._ray.exceptions.RayError as error:
             return ShardFailure(shard, f"lost: {type(error).__name__}", trace=single_line(error), is_loss=True)

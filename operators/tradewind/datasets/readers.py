@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import IO, Any, Final, cast
 
-from tradewind.datasets.rows import RowError, Rows, selected
+from tradewind.datasets.rows import RowError, Rows, UnreadableFileError, selected
 from tradewind.datasets.token_rows import (
     MAX_LINE_BYTES,
     WHOLE,
@@ -96,7 +96,7 @@ def read_parquet(
                     yield row
         except pa.ArrowException as error:
             check_no_pointer(path, open_file)
-            raise RowError(
+            raise UnreadableFileError(
                 f"{path} is no Parquet file that can be read on after row {rows.number:,}: {single_line(error)}."
             ) from error
 
@@ -192,7 +192,7 @@ def _reading(rows: Rows, path: str) -> Iterator[None]:
     except TokenizingError as error:
         raise RowError(str(error)) from error
     except FileNotFoundError as error:
-        raise RowError(f"{path} is gone.") from error
+        raise UnreadableFileError(f"{path} is gone.") from error
     except UnicodeDecodeError as error:
         raise RowError(f"{path} is no text in UTF-8: {single_line(error)}.") from error
     except _READ_ERRORS as error:
@@ -200,7 +200,9 @@ def _reading(rows: Rows, path: str) -> Iterator[None]:
             check_no_pointer(path, open_file)
         except TokenizingError as pointer:
             raise RowError(str(pointer)) from error
-        raise RowError(f"{path} cannot be read on after row {rows.number:,}: {single_line(error)}.") from error
+        raise UnreadableFileError(
+            f"{path} cannot be read on after row {rows.number:,}: {single_line(error)}."
+        ) from error
 
 
 def _bounded(file: IO[bytes], what: str) -> bytes:

@@ -10,14 +10,16 @@ def is_long(row):
 
 With ``on_error="skip"`` or ``"quarantine"`` rows that fail are left out: lines and members that cannot be read, rows
 for which the function of ``map``, ``flat_map``, ``filter``, the key of ``group_by`` or the combiner of a join fails,
-keys whose reducer fails, and rows without a form in JSON lines or bytes. Always an error is what no single row is to
-blame for: a file that cannot be read on, a function of a whole shard, rows that cannot be ordered or fit no schema, and
-mistakes in code such as a missing module or name.
+keys whose reducer fails, and rows without a form in JSON lines or bytes. A row goes with all
+that was made of it. Always an error is what no single row is to blame for: a file that cannot be read on, a function of
+a whole shard, rows that cannot be ordered or fit no schema, mistakes in code such as a missing module or name, and that
+all rows fail.
 """
 
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,12 +35,23 @@ PERMANENT: Final = (SyntaxError, ImportError, NameError)
 MAX_QUARANTINED_CHARS: Final = 1 << 25
 """Of the rows of one shard that fail, about so much is kept for a look; the rest is counted."""
 
+_MAX_REJECTION_CHARS: Final = 400
+_MAX_HELD: Final = 1_000
+"""Results of one row that are held until its function has ended well, so that half of them are never written."""
+
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
 class RowError(ValueError):
-    """A row of an input cannot be read. The message begins with its file and its number."""
+    """A row of an input cannot be read. The message begins with its file and its number.
+
+    Another try would find the same row, so there is none.
+    """
+
+
+class UnreadableFileError(RowError):
+    """A file cannot be read on, which another try may mend."""
 
 
 def selected(row: Any, columns: Sequence[str]) -> dict[str, Any]:
@@ -78,7 +91,8 @@ class Rows:
         number: Number of the row in it, from 1.
         row: The row itself, as it was read.
         counters: What the user's functions counted.
-        quarantined: Texts of some of these, one JSON object each.
+        quarantined: Texts of rows that failed, one JSON object each.
+        first_rejection: Place and error of the first of them.
     """
 
     def __init__(self, on_error: OnError = "raise") -> None:
@@ -88,12 +102,18 @@ class Rows:
         self.row: Any = None
         self.counters: Counter[str] = Counter()
         self.quarantined: list[str] = []
+        self.first_rejection = ""
         self._tally: Counter[str] = Counter()
 
     @property
     def rejected(self) -> int:
         """Number of rows that failed and were left out."""
         return self._tally["rejected"]
+
+    @property
+    def dropped(self) -> int:
+        """Number of rows of which a function made none, without an error; counted only if rows may fail."""
+        return self._tally["dropped"]
 
     def beside(self) -> Rows:
         """Return the state for the other side of a join: another place, the same counts."""
@@ -112,11 +132,22 @@ class Rows:
         """``FILE line 12``, or what there is of it."""
         return f"{self.path} row {self.number:,}" if self.path else f"row {self.number:,}" if self.number else ""
 
+    def described(self, error: BaseException) -> tuple[str, str]:
+        """Return an error's text, and where it was unless the text says so."""
+        if not isinstance(error, RowError):
+            return f"{type(error).__name__}: {error_text(error)}", self.place
+        message = error_text(error)
+        return message, "" if self.path and self.path in message else self.place
+
     def reject(self, error: Exception) -> None:
         """Leave out the row that is being processed, or raise ``error``, as ``on_error`` says."""
         if self.on_error == "raise" or isinstance(error, PERMANENT):
             raise error
         self._tally["rejected"] += 1
+        if not self.first_rejection:
+            self.first_rejection = single_line(
+                ", while it read ".join(filter(None, self.described(error))), MAX_REJECTION_CHARS
+            )
         if self.on_error == "quarantine" and self._tally["characters"] < MAX_QUARANTINED_CHARS:
             about = {"place": self.place, "error": f"{type(error).__name__}: {error_text(error)}"}
             try:
@@ -148,18 +179,37 @@ class Rows:
             yield result
 
     def flattened(self, fn: Callable[[_T], Iterable[_R]], rows: Iterator[_T]) -> Iterator[_R]:
-        """Yield what ``fn`` yields for each row; before an error of a row, what it yielded until then."""
+        """Yield what ``fn`` yields for each row."""
         for row in rows:
-            try:
-                yield from given_rows(fn(row), "flat_map")
-            except Exception as error:
-                self.reject(error)
+            yield from self.whole(lambda row=row: given_rows(fn(row), "flat_map"))  # type: ignore[misc]
+
+    def whole(self, results_of_row: Callable[[], Iterable[_R]]) -> Iterator[_R]:
+        """Yield the results of one row, or none of them if its function fails and rows that fail are left out.
+
+        Results that are too many to be held are yielded at once; a later error is then one of the shard.
+        """
+        if self.on_error == "raise":
+            yield from results_of_row()
+            return
+        try:
+            results = iter(results_of_row())
+            held = list(itertools.islice(results, _MAX_HELD))
+        except Exception as error:
+            self.reject(error)
+            return
+        self._tally["dropped"] += not held
+        yield from held
+        yield from results
 
     def filtered(self, fn: Callable[[_T], Any], rows: Iterator[_T]) -> Iterator[_T]:
         """Keep the rows for which ``fn`` is true."""
         if self.on_error == "raise":
             return (row for row in rows if fn(row))
-        return (row for row, keep in self._guarded(lambda row: (row, fn(row)), rows) if keep)
+        return (row for row, keep in self._guarded(lambda row: (row, fn(row)), rows) if keep or self._drop())
+
+    def _drop(self) -> bool:
+        self._tally["dropped"] += 1
+        return False
 
 
 current_rows: Final[ContextVar[Rows | None]] = ContextVar("tradewind_rows", default=None)

@@ -23,7 +23,16 @@ from typing import Any, Final
 from tradewind.datasets.dataset import Join, Read, ShardInfo, Shuffle, Transform, Write
 from tradewind.datasets.files import atomic_writer, join, state_of, write_text
 from tradewind.datasets.readers import READERS
-from tradewind.datasets.rows import PERMANENT, OnError, RowError, Rows, current_rows, error_text, given_rows
+from tradewind.datasets.rows import (
+    PERMANENT,
+    OnError,
+    RowError,
+    Rows,
+    UnreadableFileError,
+    current_rows,
+    error_text,
+    given_rows,
+)
 from tradewind.datasets.shuffle import DEFAULT_MEMORY, DamagedShuffleError, ShuffleFile, ShuffleWriter, read_bucket
 from tradewind.datasets.stages import Chain, JoinedChain, Stage
 from tradewind.datasets.writers import SummedFile, write_rows
@@ -76,8 +85,9 @@ class ShardResult:
         rejected: Rows that failed and were left out.
         seconds: How long it took.
         counters: What the user's functions counted.
-        on_error: What was done with rows that fail.
         on_error: What happened to rows that failed.
+        dropped: Rows of which a function made none, without an error.
+        rejection: Why the first row that was left out failed.
     """
 
     shard: int
@@ -91,6 +101,8 @@ class ShardResult:
     seconds: float = 0.0
     counters: Mapping[str, int] = field(default_factory=dict)
     on_error: str = "raise"
+    dropped: int = 0
+    rejection: str = ""
 
 
 @dataclass(frozen=True)
@@ -106,6 +118,7 @@ class ShardFailure:
         trace: The whole traceback.
         is_loss: The worker or its node was lost.
         is_permanent: Another try would fail the same way.
+        ends_stage: All other shards would as well.
         damaged: A file of a shuffle that must be made again.
     """
 
@@ -117,6 +130,7 @@ class ShardFailure:
     trace: str = ""
     is_loss: bool = False
     is_permanent: bool = False
+    ends_stage: bool = False
     damaged: str | None = None
 
     def __str__(self) -> str:
@@ -296,8 +310,21 @@ def _written(work: StageWork, shard: int, rows: Rows, stream: Iterator[Any], sta
     if stored_size != size:
         raise RuntimeError(f"{path} has {stored_size:,} bytes, and {size:,} were written: another process writes it.")
     seconds = round(time.monotonic() - started, 3)
-    counted = dict(rows.counters)
-    return ShardResult(shard, path, size, state, checksum, count, runs, rows.rejected, seconds, counted, rows.on_error)
+    return ShardResult(
+        shard,
+        path,
+        size,
+        state,
+        checksum,
+        count,
+        runs,
+        rows.rejected,
+        seconds,
+        dict(rows.counters),
+        rows.on_error,
+        rows.dropped,
+        rows.first_rejection,
+    )
 
 
 def _write_quarantine(work: StageWork, shard: int, rows: Rows) -> None:
@@ -310,15 +337,15 @@ def _failure(shard: int, rows: Rows, error: BaseException) -> ShardFailure:
     trace = "".join(traceback.format_exception(error))
     if isinstance(error, DamagedShuffleError):
         return ShardFailure(shard, error_text(error), trace=trace, damaged=error.path)
-    message = error_text(error) if isinstance(error, RowError) else f"{type(error).__name__}: {error_text(error)}"
+    is_code = isinstance(error, PERMANENT)
     return ShardFailure(
         shard,
-        message,
-        "" if isinstance(error, RowError) and rows.path and rows.path in message else rows.place,
+        *rows.described(error),
         "" if rows.row is None else _shown(rows.row),
         _user_frame(error),
         trace,
-        is_permanent=isinstance(error, PERMANENT),
+        is_permanent=is_code or (isinstance(error, RowError) and not isinstance(error, UnreadableFileError)),
+        ends_stage=is_code,
     )
 
 

@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from operator import itemgetter
 from typing import IO, Any, Final, NamedTuple
 
@@ -278,14 +279,13 @@ def read_bucket(
         broken: list[Exception] = []
         for number, (key, group) in enumerate(itertools.groupby(_watched(entries, broken), itemgetter(0)), 1):
             rows.number, rows.row = number, key
+            if shuffle.reducer is first_row:
+                yield pickle.loads(next(group)[2])
+                continue
             try:
-                if shuffle.reducer is first_row:
-                    yield pickle.loads(next(group)[2])
-                else:
-                    yield from results_of(shuffle.reducer, key, group)
+                yield from rows.whole(partial(results_of, shuffle.reducer, key, group))
             except Exception as error:
-                if not broken:
-                    rows.reject(error)
+                raise broken[0] if broken else error from None
             if broken:  # its rows could not be read, which the reducer may have caught
                 raise broken[0]
 
