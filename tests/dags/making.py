@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,10 +19,22 @@ from tradewind.records.lease import Phase
 from tradewind.records.lease_store import LeaseStore
 from tradewind.records.record import RecordState
 from tradewind.serialization.references import CodeFolder
-from tradewind.serialization.spec import step_spec
+from tradewind.serialization.spec import STEP_VARIABLE, step_spec
 from tradewind.steps import ResolvedStep, RunValues, resolve
 
 CODE = CodeFolder(Path(__file__).parents[2])
+DAGS = Path(__file__).parents[2] / "dags"
+
+
+def load(name: str) -> ModuleType:
+    """Import a DAG file as a cluster does."""
+    spec = importlib.util.spec_from_file_location(name, DAGS / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(STEP_VARIABLE, "makes no DAG")
+        spec.loader.exec_module(module)
+    return module
 
 
 class Maker:

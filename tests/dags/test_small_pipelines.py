@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-from tests.dags.making import Maker
+from tests.dags.making import Maker, load
 from tradewind.marin.defaults import (
     AnnealConfig,
     SimpleTrainConfig,
@@ -25,23 +21,9 @@ from tradewind.marin.defaults import (
 from tradewind.marin.names.data_configs import lm_mixture_data_config, lm_varying_mixture_data_config
 from tradewind.recipes.metrics.file import read_metrics, series
 from tradewind.recipes.steps import evaluate
-from tradewind.serialization.spec import STEP_VARIABLE
 from tradewind.steps import Cpu
 
 pytestmark = pytest.mark.slow
-
-DAGS = Path(__file__).parents[2] / "dags"
-
-
-def load(name: str) -> ModuleType:
-    """Import a DAG file as a cluster does."""
-    spec = importlib.util.spec_from_file_location(name, DAGS / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(STEP_VARIABLE, "makes no DAG")
-        spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")

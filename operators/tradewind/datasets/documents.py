@@ -18,14 +18,15 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from glob import escape
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from tradewind.datasets.files import atomic_writer, is_remote, join
-from tradewind.datasets.token_rows import MAX_LINE_BYTES, SURROGATE, check_no_pointer
+from tradewind.datasets.token_rows import MAX_LINE_BYTES, SURROGATE, check_no_pointer, row_place, rows_of
 from tradewind.storage import file_system_at, open_file
 from tradewind.text import single_line, truncated_repr
 
 SUFFIX = ".jsonl.gz"
+PARQUET = ".parquet"
 
 
 class Document(NamedTuple):
@@ -60,22 +61,26 @@ def write_documents(folder: str, documents: Iterable[Document], documents_per_fi
 
 
 def read_documents(folder: str) -> Iterator[Document]:
-    """Yield every document under ``folder``, file by file in the order of their names.
+    """Yield every document under ``folder``, file by file in the order of their names; also of a set in Parquet.
 
     Raises:
-        ValueError: There is no ``*.jsonl.gz`` file, or a line is no ``{"id", "text"}`` object.
+        ValueError: There is no such file, or a line or row is no ``{"id", "text"}`` object.
     """
-    for path in document_files(folder):
-        for number, line in enumerate(raw_lines(path), start=1):
-            yield _parse(line, path, number)
+    for path in document_files(folder, (SUFFIX, PARQUET)):
+        if path.endswith(PARQUET):
+            for number, row in rows_of(path, None):
+                yield _document(row, row_place(path, number))
+        else:
+            for number, line in enumerate(raw_lines(path), start=1):
+                yield _parse(line, f"{path} line {number}")
 
 
-def document_files(folder: str) -> list[str]:
+def document_files(folder: str, suffixes: tuple[str, ...] = (SUFFIX,)) -> list[str]:
     """Return the collection's files, sorted; URLs if ``folder`` is one. Raises ``ValueError`` if there are none."""
     fs, root = file_system_at(folder)
-    names = sorted(name for name in fs.find(root) if name.endswith(SUFFIX))
+    names = sorted(name for name in fs.find(root) if name.endswith(suffixes))
     if not names:
-        raise ValueError(f"There are no documents under {folder}: it holds no *{SUFFIX} file.")
+        raise ValueError(f"There are no documents under {folder}: it holds no *{' or *'.join(suffixes)} file.")
     return [str(fs.unstrip_protocol(name)) for name in names] if is_remote(folder) else names
 
 
@@ -119,21 +124,26 @@ def _text_of_gzip(file: IO[bytes]) -> Iterator[IO[str]]:
         yield text
 
 
-def _parse(line: bytes, path: str, number: int) -> Document:
+def _parse(line: bytes, place: str) -> Document:
     try:
         entry = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{place} is not a document with an id and a text: {single_line(error)}.") from error
+    return _document(entry, place)
+
+
+def _document(entry: Any, place: str) -> Document:
+    try:
         document = Document(entry["id"], entry["text"])
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        problem = single_line(error)
-        raise ValueError(f"{path} line {number} is not a document with an id and a text: {problem}.") from error
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{place} is not a document with an id and a text: {single_line(error)}.") from error
     for field, value in document._asdict().items():
         if not isinstance(value, str):
-            problem = f"{path} line {number} is not a document: its {field} is {truncated_repr(value)}"
-            raise ValueError(f"{problem}; an id and a text are strings.")
-        if SURROGATE.search(value):
             raise ValueError(
-                f"{path} line {number} has half of a character (a lone surrogate) in its {field}: replace it."
+                f"{place} is not a document: its {field} is {truncated_repr(value)}; an id and a text are strings."
             )
+        if SURROGATE.search(value):
+            raise ValueError(f"{place} has half of a character (a lone surrogate) in its {field}: replace it.")
     return document
 
 
