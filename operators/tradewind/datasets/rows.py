@@ -146,7 +146,7 @@ class Rows:
         self._tally["rejected"] += 1
         if not self.first_rejection:
             self.first_rejection = single_line(
-                ", while it read ".join(filter(None, self.described(error))), MAX_REJECTION_CHARS
+                ", while it read ".join(filter(None, self.described(error))), _MAX_REJECTION_CHARS
             )
         if self.on_error == "quarantine" and self._tally["characters"] < MAX_QUARANTINED_CHARS:
             about = {"place": self.place, "error": f"{type(error).__name__}: {error_text(error)}"}
