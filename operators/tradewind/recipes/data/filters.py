@@ -82,7 +82,7 @@ def filter_documents(
 
 def filtered_documents(config: FilterDocumentsConfig) -> Dataset[str]:
     """Return the pipeline of ``filter_documents``."""
-    files = _files(config.documents)
+    files = document_files(config.documents, "documents")
     rules = _rules(config.rules)
     rows = dataset_of(files).load_file()
     output = _OutputNames(config.output_path, tuple(_names(files)))
@@ -160,12 +160,12 @@ def _rules(given: Any) -> tuple[Rule, ...]:
     return rules
 
 
-def _files(documents: str) -> Sequence[InputFile]:
+def document_files(documents: str, field: str) -> Sequence[InputFile]:
     """List the parts of a set, beside which may be statistics, or else all files."""
     parts = list_source(FilesSource(join(escape(documents), "part-*.parquet"), empty_glob_ok=True))
     if any("-of-" in basename(file.path) for file in parts):
-        return set_files(documents, "documents")
-    return parts or input_files([documents], "documents")
+        return set_files(documents, field)
+    return parts or input_files([documents], field)
 
 
 def _names(files: Sequence[InputFile]) -> Iterator[str]:

@@ -1,0 +1,267 @@
+"""Train a classifier of texts on labelled documents, and measure it on those that are held out.
+
+    quality = train_classifier("quality", positive=books, negative=web, kind="hashed_logistic")
+    scores = score_documents("scores", web, quality)
+    good = consolidate("good", web, [FilterConfig("classify", scores, "quality", "positive", keep_fraction=0.3)])
+
+The output is a folder with the model, ``classifier.json``, which says how to load it, and ``stats.json``. The same
+documents, seed and options give the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Final
+
+from tradewind.datasets import Dataset, ShardInfo, dataset_step
+from tradewind.datasets.execution import SCRATCH_FOLDER, Results
+from tradewind.datasets.files import atomic_writer, join, read_json, write_json
+from tradewind.recipes.data.classifier_measures import measures
+from tradewind.recipes.data.classifier_models import DESCRIPTION, FASTTEXT, FILES, KINDS, Classifier, description
+from tradewind.recipes.data.document_sets import path_input
+from tradewind.recipes.data.fasttext_models import PREFIX, plain_line
+from tradewind.recipes.data.training_samples import ClassifierData, is_held_out, sampled_texts
+from tradewind.recipes.model_spec import versioned_value
+from tradewind.recipes.steps import naming_step
+from tradewind.steps import ExecutorStep, this_output_path
+from tradewind.steps.fields import PATH, FieldRule, check_fields, instance, integer, number, one_of
+from tradewind.steps.placeholders import VersionedValue
+from tradewind.text import did_you_mean, truncated_repr
+
+POSITIVE: Final = "positive"
+NEGATIVE: Final = "negative"
+ALGORITHM: Final = 1
+"""Changes with what a training makes of the same input; part of the version."""
+MIN_DOCUMENTS: Final = 10
+"""A label with fewer documents to train on is refused."""
+_DATASETS: Final = FieldRule(
+    "a list of ClassifierData",
+    lambda value: isinstance(value, (list, tuple)) and all(isinstance(each, ClassifierData) for each in value),
+)
+_SEED: Final = FieldRule(
+    "a whole number from 0 to 2147483647", lambda value: integer(0).fits(value) and value < 1 << 31
+)
+_FRACTION: Final = number(minimum=0, below=1)
+_DISTRIBUTIONS: Final = ("fasttext-wheel", "fasttext-predict", "fasttext", "scikit-learn", "numpy")
+
+
+@dataclass(frozen=True)
+class TrainClassifierConfig:
+    """What ``train_classifier`` trains on."""
+
+    datasets: Sequence[ClassifierData]
+    """Documents of each label."""
+    output_path: str
+    """Gets the model, ``classifier.json`` and ``stats.json``."""
+    kind: str = FASTTEXT
+    """``fasttext`` or ``hashed_logistic``."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of the training; those that are not given have the kind's defaults."""
+    seed: int = 0
+    """Decides the sample, the held-out documents and the training."""
+    validation_fraction: float = 0.1
+    """Share of the documents to measure the classifier on; 0 for none."""
+    algorithm: int = ALGORITHM
+    """Of this package."""
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            datasets=_DATASETS,
+            output_path=PATH,
+            kind=one_of(tuple(KINDS)),
+            arguments=instance("a mapping of arguments", Mapping),
+            seed=_SEED,
+            validation_fraction=_FRACTION,
+        )
+
+
+@naming_step
+def train_classifier(
+    name: str,
+    positive: Any = None,
+    negative: Any = None,
+    *,
+    datasets: Sequence[ClassifierData] = (),
+    kind: str = FASTTEXT,
+    arguments: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    validation_fraction: float = 0.1,
+    **options: Any,
+) -> ExecutorStep:
+    """Return a step that trains a classifier of texts.
+
+    Args:
+        name: Name of the step.
+        positive: Documents of the label ``positive``: a step, a path, or a list of these.
+        negative: Documents of the label ``negative``.
+        datasets: Documents of other labels, or with a share or a number of them: ``ClassifierData(...)``.
+        kind: ``fasttext``, or ``hashed_logistic``: a logistic regression on hashed runs of words, with scikit-learn.
+        arguments: Of the training. ``fasttext``: ``lr``, ``dim``, ``epoch``, ``minCount``, ``minn``, ``maxn``,
+            ``wordNgrams``, ``bucket``, ``loss``. ``hashed_logistic``: ``features``, ``wordNgrams``, ``epoch``,
+            ``alpha``.
+        seed: Decides the sample, the held-out documents and the training.
+        validation_fraction: Share of the documents to measure the classifier on, which it is not trained on.
+        options: Of ``dataset_step``. ``memory`` is that of the training, too.
+
+    Raises:
+        ValueError: An argument does not take its value, or there are fewer than two labels.
+    """
+    _DATASETS.check("datasets", datasets)
+    labelled = [*_labelled(POSITIVE, positive), *_labelled(NEGATIVE, negative), *datasets]
+    labels = {_unversioned(each.label) for each in labelled}
+    if len(labels) < 2:
+        raise ValueError(
+            f"datasets has {len(labels)} labels: give positive and negative documents, or ClassifierData of two labels "
+            "or more."
+        )
+    one_of(tuple(KINDS)).check("kind", kind)
+    config = TrainClassifierConfig(
+        [_counting(each) for each in labelled],
+        this_output_path(),
+        versioned_value(kind),
+        {name: versioned_value(value) for name, value in _all_arguments(kind, arguments or {}).items()},
+        versioned_value(seed),
+        versioned_value(validation_fraction),
+        versioned_value(ALGORITHM),
+    )
+    about = {"description": f"A classifier ({kind}) of texts: {', '.join(sorted(map(str, labels)))}."}
+    return dataset_step(name, trained, config, finish=write_stats, **(about | options))
+
+
+def trained(config: TrainClassifierConfig) -> Dataset[Any]:
+    """Return the pipeline of ``train_classifier``: its last shard trains on the sample of all others."""
+    sample = sampled_texts(config.datasets, config.seed)
+    return sample.map_shard(_Training(config)).write_jsonl(_trained(config).replace("{", "{{").replace("}", "}}"))
+
+
+def write_stats(config: TrainClassifierConfig, _: Results) -> None:
+    """Write what the training measured."""
+    write_json(join(config.output_path, "stats.json"), read_json(_trained(config)))
+
+
+def _trained(config: TrainClassifierConfig) -> str:
+    """Return the file in the scratch folder that says that the model is there."""
+    return join(config.output_path, SCRATCH_FOLDER, "trained.jsonl")
+
+
+def _labelled(label: str, documents: Any) -> list[ClassifierData]:
+    given = documents if isinstance(documents, (list, tuple)) else [] if documents is None else [documents]
+    for each in given:
+        PATH.check(label, each)
+    return [ClassifierData(each, label) for each in given]
+
+
+def _counting(data: ClassifierData) -> ClassifierData:
+    names = [each.name for each in fields(data) if each.name != "documents"]
+    counted = {name: versioned_value(getattr(data, name)) for name in names}
+    return replace(data, documents=path_input("documents", data.documents), **counted)
+
+
+def _unversioned(value: Any) -> Any:
+    return value.value if isinstance(value, VersionedValue) else value
+
+
+def _all_arguments(kind: str, given: Any) -> dict[str, Any]:
+    if not isinstance(given, Mapping):
+        raise ValueError(f"arguments={truncated_repr(given)}: give a mapping of arguments.")
+    rules = KINDS[kind].ARGUMENTS
+    for name, value in given.items():
+        if name not in rules:
+            raise ValueError(f"arguments has {truncated_repr(name)}{did_you_mean(name, rules)}")
+        rules[name][0].check(f"arguments[{name!r}]", value)
+    return {name: given.get(name, default) for name, (_, default) in rules.items()}
+
+
+@dataclass(frozen=True)
+class _Training:
+    """Function of ``map_shard`` that trains on a sample, stores the model, and yields its statistics."""
+
+    config: TrainClassifierConfig
+
+    def __call__(self, rows: Iterator[dict[str, Any]], _: ShardInfo) -> Iterator[dict[str, Any]]:
+        with tempfile.TemporaryDirectory(prefix="tradewind-training-") as name:
+            folder = Path(name)
+            counts = self._write_lines(rows, folder)
+            self._check(counts)
+            yield self._stats(counts, self._train(folder))
+
+    @property
+    def _labels(self) -> list[str]:
+        return sorted({data.label for data in self.config.datasets})
+
+    def _write_lines(self, rows: Iterator[dict[str, Any]], folder: Path) -> Counter[tuple[int, bool]]:
+        """Write the lines to train on and those that are held out; count them for each data set."""
+        counts: Counter[tuple[int, bool]] = Counter()
+        totals: Counter[int] = Counter()
+        with _lines(folder, False).open("wb") as train, _lines(folder, True).open("wb") as held_out:
+            for row in rows:
+                at = row["of"]
+                data = self.config.datasets[at]
+                if totals[at] == data.max_sample_size:  # equal texts share the last place
+                    continue
+                is_out = is_held_out(row["order"], self.config.validation_fraction)
+                line = f"{PREFIX}{data.label} {plain_line(row['text'])}\n"
+                (held_out if is_out else train).write(line.encode())
+                counts[at, is_out] += 1
+                totals[at] += 1
+        return counts
+
+    def _check(self, counts: Counter[tuple[int, bool]]) -> None:
+        """Refuse too few documents of a label."""
+        for label in self._labels:
+            known = {at: data.documents for at, data in enumerate(self.config.datasets) if data.label == label}
+            train, held_out = (sum(counts[at, is_out] for at in known) for is_out in (False, True))
+            if train < MIN_DOCUMENTS or (self.config.validation_fraction and not held_out):
+                raise ValueError(
+                    f"The label {label!r} has {train:,} documents to train on and {held_out:,} held out, from "
+                    f"{', '.join(known.values())}: give at least {MIN_DOCUMENTS} and one, or validation_fraction=0."
+                )
+
+    def _train(self, folder: Path) -> dict[str, Any]:
+        """Train, store the model and its description, and return the measures of the stored one."""
+        config, labels = self.config, self._labels
+        model = folder / FILES[config.kind]
+        KINDS[config.kind].train(_lines(folder, False), model, labels, config.arguments, config.seed)
+        about = description(config.kind, labels, config.arguments)
+        measured = None
+        if config.validation_fraction:
+            with Classifier(str(model), config.kind, tuple(labels), config.arguments).loaded() as loaded:
+                measured = measures(_lines(folder, True), loaded)
+        with model.open("rb") as source, atomic_writer(join(config.output_path, model.name)) as target:
+            shutil.copyfileobj(source, target, 1 << 22)
+        write_json(join(config.output_path, DESCRIPTION), about)
+        with model.open("rb") as source:
+            digest = hashlib.file_digest(source, "sha256").hexdigest()
+        file = {"file": model.name, "bytes": model.stat().st_size, "sha256": digest}
+        return {**about, "model": file, "held_out": measured}
+
+    def _stats(self, counts: Counter[tuple[int, bool]], measured: dict[str, Any]) -> dict[str, Any]:
+        config = self.config
+        datasets = [
+            {**vars(data), "train": counts[at, False], "held_out": counts[at, True]}
+            for at, data in enumerate(config.datasets)
+        ]
+        settings = {name: getattr(config, name) for name in ("seed", "validation_fraction", "algorithm")}
+        return {**measured, **settings, "datasets": datasets, "libraries": _libraries()}
+
+
+def _lines(folder: Path, is_out: bool) -> Path:
+    return folder / ("held_out.txt" if is_out else "train.txt")
+
+
+def _libraries() -> dict[str, str]:
+    found = {}
+    for name in _DISTRIBUTIONS:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
