@@ -89,10 +89,11 @@ def dataset_of(files: Sequence[InputFile]) -> Dataset[str]:
 
 def read_set(files: Sequence[InputFile], columns: Sequence[str]) -> Dataset[dict[str, Any]]:
     """Return the rows of a set, in which each is checked to be at its place."""
-    return dataset_of(files).load_parquet(columns).map_shard(_checked)
+    return dataset_of(files).load_parquet(columns).map_shard(checked_rows)
 
 
-def _checked(rows: Iterator[dict[str, Any]], shard: ShardInfo) -> Iterator[dict[str, Any]]:
+def checked_rows(rows: Iterator[dict[str, Any]], shard: ShardInfo) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a shard of a set; refuse one that is not at its place."""
     before = ""
     for row in rows:
         own = row["id"]
