@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tradewind.datasets.dataset import Dataset, ShardInfo
     from tradewind.datasets.per_file import run_over_files, sentinel
     from tradewind.datasets.pipeline_step import dataset_step
-    from tradewind.datasets.readers import load_file, load_jsonl, load_parquet, load_text, load_zip_members
+    from tradewind.datasets.readers import load_file, load_jsonl, load_parquet, load_text, load_warc, load_zip_members
     from tradewind.datasets.stages import PipelineError
 
 _MODULES: Final = {
@@ -26,6 +26,7 @@ _MODULES: Final = {
     "load_jsonl": "readers",
     "load_parquet": "readers",
     "load_text": "readers",
+    "load_warc": "readers",
     "load_zip_members": "readers",
     "run_over_files": "per_file",
     "sentinel": "per_file",
@@ -45,6 +46,7 @@ __all__ = [
     "load_jsonl",
     "load_parquet",
     "load_text",
+    "load_warc",
     "load_zip_members",
     "run_over_files",
     "sentinel",

@@ -25,6 +25,10 @@ K = TypeVar("K")
 
 FILE_PATH_COLUMN: Final = "file_path"
 """Column that readers add with ``include_file_paths=True``."""
+RECORD_TYPES: Final = (
+    "warcinfo", "response", "resource", "request", "metadata", "revisit", "conversion", "continuation",
+)  # fmt: skip
+"""Types of records in WARC files."""
 
 Pattern = str | Callable[[int, int], str]
 """A text with ``{shard}``, ``{total}`` and ``{basename}``, or a function of a shard's number and their total."""
@@ -297,6 +301,20 @@ class Dataset(Generic[T]):
         """Read each file as one row ``{"text": ...}``; it may be packed."""
         return self._reading("load_text", include_file_paths, file_path_column)
 
+    def load_warc(
+        self,
+        record_types: Sequence[str] = ("response",),
+        include_file_paths: bool = False,
+        file_path_column: str = FILE_PATH_COLUMN,
+    ) -> Dataset[dict[str, Any]]:
+        """Read the records of WARC files, plain or packed as ``.gz`` or ``.zst``; the body of a response is decoded.
+
+        A row has ``url``, ``date``, ``record_id``, ``record_type``, ``status``, ``content_type``, ``headers`` of HTTP
+        with names in lower case, ``truncated``, why the writer cut the record, and ``payload``, the bytes.
+        """
+        kinds = record_types_of(record_types)
+        return self._reading("load_warc", include_file_paths, file_path_column, record_types=kinds)
+
     def load_zip_members(
         self,
         pattern: str = "*",
@@ -469,6 +487,19 @@ def _length(rows: Iterator[Any]) -> int:
 
 def _merge_rows(left: Any, right: Any) -> Any:
     return dict(left) if right is None else {**left, **right}
+
+
+def record_types_of(given: Any) -> tuple[str, ...]:
+    """Return the types of records to read.
+
+    Raises:
+        ValueError: There are none, or one does not exist.
+    """
+    if isinstance(given, str) or not isinstance(given, Sequence) or not given or set(given) - set(RECORD_TYPES):
+        raise ValueError(
+            f"load_warc(record_types={truncated_repr(given)}): give a list of some of {', '.join(RECORD_TYPES)}."
+        )
+    return tuple(given)
 
 
 def _names(columns: Sequence[str] | None) -> tuple[str, ...] | None:

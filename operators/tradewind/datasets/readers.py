@@ -27,6 +27,7 @@ from tradewind.datasets.token_rows import (
     parse_line,
     skip_line,
 )
+from tradewind.datasets.warc_records import warc_rows
 from tradewind.storage import open_file
 from tradewind.text import quote_first_names, single_line
 
@@ -137,6 +138,12 @@ def read_zip_members(rows: Rows, path: str, pattern: str = "*") -> Iterator[dict
             yield {"filename": member.filename, "content": content}
 
 
+def read_warc(rows: Rows, path: str, record_types: Sequence[str] = ("response",)) -> Iterator[dict[str, Any]]:
+    """Yield a row for each record of these types, its HTTP body decoded."""
+    with _reading(rows, path):
+        yield from warc_rows(rows, path, record_types)
+
+
 class _Archive:
     """A file of which ``ZipFile`` reads the directory at once, unless it is too large."""
 
@@ -158,6 +165,7 @@ READERS: Final[dict[str, Reader]] = {
     "load_jsonl": read_jsonl,
     "load_parquet": read_parquet,
     "load_text": read_text,
+    "load_warc": read_warc,
     "load_zip_members": read_zip_members,
 }
 
@@ -178,6 +186,7 @@ load_file = _loader("load_file")
 load_jsonl = _loader("load_jsonl")
 load_parquet = _loader("load_parquet")
 load_text = _loader("load_text")
+load_warc = _loader("load_warc")
 load_zip_members = _loader("load_zip_members")
 
 
@@ -212,4 +221,4 @@ def _bounded(file: IO[bytes], what: str) -> bytes:
     return content
 
 
-__all__ = ["READERS", "load_file", "load_jsonl", "load_parquet", "load_text", "load_zip_members"]
+__all__ = ["READERS", "load_file", "load_jsonl", "load_parquet", "load_text", "load_warc", "load_zip_members"]
