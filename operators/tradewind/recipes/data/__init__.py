@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tradewind.recipes.data.classifiers import train_classifier
 from tradewind.recipes.data.consolidated import FilterConfig, consolidate
 from tradewind.recipes.data.dolma import from_dolma, to_dolma
 from tradewind.recipes.data.duplicates import deduplicate_exact
@@ -10,9 +11,12 @@ from tradewind.recipes.data.filters import filter_documents
 from tradewind.recipes.data.fuzzy_duplicates import deduplicate_fuzzy
 from tradewind.recipes.data.normalized import normalize
 from tradewind.recipes.data.pii import MaskPii, mask_pii
+from tradewind.recipes.data.scoring import score_documents
+from tradewind.recipes.data.training_samples import ClassifierData
 
 __all__ = [
     "C4",
+    "ClassifierData",
     "FilterConfig",
     "FineWeb",
     "GopherQuality",
@@ -25,5 +29,7 @@ __all__ = [
     "from_dolma",
     "mask_pii",
     "normalize",
+    "score_documents",
     "to_dolma",
+    "train_classifier",
 ]
