@@ -13,9 +13,12 @@ import pytest
 import tradewind
 from tradewind._version import __version__
 from tradewind.ray_jobs.worker_python import EXIT_UNUSABLE, command_of_ray, start_command
+from tradewind.recipes.data import score_documents
 from tradewind.serialization import preflight
 from tradewind.serialization.job_start import JobStart, start_env
-from tradewind.serialization.spec import StepSpec
+from tradewind.serialization.references import CodeFolder
+from tradewind.serialization.spec import StepSpec, step_spec
+from tradewind.steps import resolve
 from tradewind.tasks.step_job import modules_needed
 
 ENTRYPOINT = start_command("python -u -m tradewind.runtime.run_callable")
@@ -130,6 +133,13 @@ def test_needs_are_of_store_and_recipe(function: str, output: str, modules: list
     assert sorted(needed) == modules
     libraries = {needed[module] for module in modules if module not in ("fsspec", "gcsfs", "s3fs")}
     assert libraries <= {f"airflow-provider-tradewind[train]=={__version__}"}
+
+
+def test_needs_are_of_pipeline_and_its_extra(tmp_path: Path) -> None:
+    step = resolve([score_documents("scores", "/documents", "/model.bin")], "/a").steps[0]
+    needed = modules_needed(step_spec(step, CodeFolder(tmp_path)))
+    assert {"fasttext", "sklearn"} < needed.keys()
+    assert needed["fasttext"] == f"airflow-provider-tradewind[quality]=={__version__}"
 
 
 def test_preflight_has_syntax_of_an_old_python() -> None:

@@ -41,6 +41,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 _DISTRIBUTION: Final = "airflow-provider-tradewind"
+_DATASET_STEP: Final = "tradewind.datasets.pipeline_step:run_dataset_step"
 _STORE_MODULES: Final = {"gs://": "gcsfs", "s3://": "s3fs"}
 CONNECT_TIMEOUT_S = 20.0
 """How long an unresponsive cluster is retried before it costs one of Airflow's retries."""
@@ -161,10 +162,14 @@ def modules_needed(spec: StepSpec) -> dict[str, str]:
     """Return the modules that a step needs and that do not travel, each with the package that installs it."""
     stores = [module for scheme, module in _STORE_MODULES.items() if spec.output_path.startswith(scheme)]
     needed = {module: module for module in ("fsspec", *stores)}
-    if spec.function.startswith("tradewind."):  # imports nothing heavy
-        recipe = spec.load_function()
-        imports = (*getattr(recipe, "needs", ()), *getattr(recipe, "warm_imports", ()))
-        needed.update((name.partition(".")[0], f"{_DISTRIBUTION}[train]=={__version__}") for name in imports)
+    fields = spec.config.get("fields", {}) if isinstance(spec.config, dict) else {}
+    pipeline = fields.get("pipeline") if spec.function == _DATASET_STEP else None
+    for function in (spec.function, pipeline["$object"] if isinstance(pipeline, dict) else ""):
+        if function.startswith("tradewind."):  # imports nothing heavy
+            recipe = dataclasses.replace(spec, function=function).load_function()
+            imports = (*getattr(recipe, "needs", ()), *getattr(recipe, "warm_imports", ()))
+            package = f"{_DISTRIBUTION}[{getattr(recipe, 'extra', 'train')}]=={__version__}"
+            needed.update((name.partition(".")[0], package) for name in imports)
     return needed
 
 

@@ -142,6 +142,10 @@ def trained(config: TrainClassifierConfig) -> Dataset[Any]:
     return sample.map_shard(_Training(config)).write_jsonl(_trained(config).replace("{", "{{").replace("}", "}}"))
 
 
+trained.needs = ("fasttext", "pyarrow", "sklearn")  # type: ignore[attr-defined]  # checked before its step starts
+trained.extra = "quality"  # type: ignore[attr-defined]
+
+
 def write_stats(config: TrainClassifierConfig, _: Results) -> None:
     """Write what the training measured."""
     write_json(join(config.output_path, "stats.json"), read_json(_trained(config)))

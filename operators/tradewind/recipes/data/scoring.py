@@ -74,6 +74,10 @@ def scored(config: ScoreDocumentsConfig) -> Dataset[Any]:
     return rows.write_parquet(part_pattern(config.output_path, ".parquet"), _schema(classifier, config.attribute))
 
 
+scored.needs = ("fasttext", "pyarrow", "sklearn")  # type: ignore[attr-defined]  # checked before its step starts
+scored.extra = "quality"  # type: ignore[attr-defined]
+
+
 @dataclass(frozen=True)
 class _Scoring:
     """Function of ``map_shard`` that loads the model once and scores all rows."""
