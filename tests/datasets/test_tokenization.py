@@ -324,7 +324,7 @@ REFUSED_FILES: list[tuple[str, bytes, str]] = [
 GOOD = ["ROOT/texts/a.parquet"]
 REFUSED_SETTINGS: list[tuple[dict[str, Any], str]] = [
     ({"train_paths": ["ROOT/no"]}, "train_paths: there is nothing at .*/no"),
-    ({"train_paths": ["ROOT/hidden"]}, "train_paths: .*/hidden holds no file that can be tokenized"),
+    ({"train_paths": ["ROOT/hidden"]}, "train_paths: .*/hidden holds no file that can be read"),
     ({"train_paths": ["ROOT/held"]}, "validation.jsonl looks like test data"),
     ({"train_paths": []}, "train_paths and validation_paths are empty"),
     ({"train_paths": "/x"}, "train_paths='/x': give a list"),

@@ -50,7 +50,7 @@ class InputFile:
     source: SourceFile | None = None
 
 
-def input_files(paths: Sequence[str | PurePath], field: str) -> list[InputFile]:
+def input_files(paths: Sequence[str | PurePath], field: str, endings: tuple[str, ...] = ENDINGS) -> list[InputFile]:
     """List the files of ``paths``: files, folders (all files below, sorted) and globs (sorted), in the order given.
 
     Folders and globs skip names with a leading dot, unless the glob has the dot. A path that exists is no glob,
@@ -66,7 +66,8 @@ def input_files(paths: Sequence[str | PurePath], field: str) -> list[InputFile]:
     listings: dict[str, Mapping[str, Any]] = {}
     files: dict[str, InputFile] = {}
     for path in named:
-        for file in _files_at(path, field, listings if folders[parent(path)] > _MAX_SINGLE_LOOKUPS else None):
+        known = listings if folders[parent(path)] > _MAX_SINGLE_LOOKUPS else None
+        for file in _files_at(path, field, endings, known):
             itself = file.path if is_remote(file.path) else os.path.realpath(file.path)
             if itself in files:
                 other = files[itself].path
@@ -118,7 +119,9 @@ def _is_as_listed(file: InputFile) -> bool:
         return False
 
 
-def _files_at(path: str, field: str, listings: dict[str, Mapping[str, Any]] | None) -> Iterator[InputFile]:
+def _files_at(
+    path: str, field: str, endings: tuple[str, ...], listings: dict[str, Mapping[str, Any]] | None
+) -> Iterator[InputFile]:
     fs, root = file_system_at(path)
     entry = _entry(fs, root, listings)
     if entry is None and has_magic(root):
@@ -131,14 +134,14 @@ def _files_at(path: str, field: str, listings: dict[str, Mapping[str, Any]] | No
         entries, names = {root: entry}, [root]
         if entry["type"] == "directory":
             entries = fs.find(root, detail=True)
-            names = [name for name in sorted(entries) if name.endswith(ENDINGS) and _is_visible(name, root)]
+            names = [name for name in sorted(entries) if name.endswith(endings) and _is_visible(name, root)]
         if odd := [name for name in names if entries[name]["type"] != "file"]:
             raise ValueError(f"{field}: {odd[0]} is no regular file, so reading it could block.")
     if not names:
-        raise ValueError(f"{field}: {path} holds no file that can be tokenized ({', '.join(ENDINGS)}).")
+        raise ValueError(f"{field}: {path} holds no file that can be read ({', '.join(endings)}).")
     for name in names:
-        if not name.endswith(ENDINGS):
-            raise ValueError(f"{field}: {name} has an unknown ending: there are {', '.join(ENDINGS)}.")
+        if not name.endswith(endings):
+            raise ValueError(f"{field}: {name} has an unknown ending: there are {', '.join(endings)}.")
         full = str(fs.unstrip_protocol(name)) if is_remote(path) else name
         yield InputFile(full, entries[name]["size"], store_fingerprint(entries[name]))
 
