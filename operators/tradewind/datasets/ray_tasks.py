@@ -13,6 +13,7 @@ from tradewind.datasets.backends import Backend, Outcome
 from tradewind.datasets.shard_task import ShardFailure, StageWork, run_shard
 from tradewind.datasets.source_files import DownloadError
 from tradewind.datasets.token_rows import TokenizingError
+from tradewind.serialization.references import worker_setup
 from tradewind.text import single_line
 
 _INPUT_ERRORS: Final = (TokenizingError, DownloadError)
@@ -30,7 +31,7 @@ def connected_to_ray() -> Iterator[None]:
 
     starts_ray = not ray.is_initialized()
     if starts_ray:
-        ray.init(log_to_driver=False, logging_level=logging.WARNING)
+        ray.init(log_to_driver=False, logging_level=logging.WARNING, runtime_env=worker_setup())
     try:
         yield
     finally:

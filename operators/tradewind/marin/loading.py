@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import logging
 import os
 import re
@@ -23,6 +24,7 @@ from tradewind.marin.sandbox.import_map import MAX_BYTES
 from tradewind.marin.sandbox.process_state import is_by_signal, reduced_gc, tracked_signals
 from tradewind.marin.sandbox.running import Run, error_message
 from tradewind.marin.sandbox.stubs import Stub, StubModule, stub_origin
+from tradewind.marin.zephyr import is_missing
 from tradewind.serialization.spec import STEP_VARIABLE
 from tradewind.steps import ExperimentError, ModuleReference, RemoteFunction, cluster_reference
 from tradewind.tasks.code import set_code_folder
@@ -37,14 +39,14 @@ MAX_STEPS: Final = 2000
 _CALLS_EXECUTOR_MAIN = re.compile(rb"^(?![ \t]*+(#|def\s)).*\bexecutor_main[ \t]*+\(", re.M)
 _OF_THEN: Final = "which runs from the checkout, with libraries of its time that the step must bring to the cluster"
 _NEEDS: Final[Mapping[str, str]] = {
-    "zephyr": "of Marin's library of data flows, which the step must bring to the cluster",
+    "zephyr": "which Tradewind's engine does not have under Zephyr's names, and the step must bring to the cluster",
     "fray": "of Marin's library of clusters, which the step must bring to the cluster",
     "marin.evaluation": _OF_THEN,
     "marin.generation": _OF_THEN,
     "marin.rl": _OF_THEN,
     "marin.post_training": _OF_THEN,
 }
-"""Package of Marin's that the clusters lack → why a function of it fails there."""
+"""Package of Marin's that the clusters lack, of Zephyr some names → why a function of it fails there."""
 _MAX_FUNCTIONS: Final = 500
 
 
@@ -325,7 +327,8 @@ def _need_of(function: Any) -> str | None:
 
 
 def _package_of(name: str) -> str | None:
-    return next((package for package in _NEEDS if name == package or name.startswith(f"{package}.")), None)
+    package = next((package for package in _NEEDS if name == package or name.startswith(f"{package}.")), None)
+    return None if package == "zephyr" and not is_missing(name) else package
 
 
 def _name_of(value: Any) -> str:
@@ -347,3 +350,21 @@ def _used_by(function: types.FunctionType) -> Iterator[Any]:
         code = codes.pop()
         codes += [inner for inner in code.co_consts if isinstance(inner, types.CodeType)]
         yield from (function.__globals__.get(name, name) for name in code.co_names)
+        yield from _used_of_zephyr(code, function.__globals__)
+
+
+def _used_of_zephyr(code: types.CodeType, of_file: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the names that ``code`` imports from Zephyr, or reads of it as a module: ``zephyr.flow_backend``."""
+    if not any(_name_of(of_file.get(name, name)).partition(".")[0] == "zephyr" for name in code.co_names):
+        return
+    module = ""
+    for instruction in dis.get_instructions(code):
+        name, kind = str(instruction.argval), instruction.opname
+        if kind == "IMPORT_NAME":
+            module = name
+        elif kind == "LOAD_GLOBAL":
+            module = _name_of(value) if isinstance(value := of_file.get(name), StubModule) else ""
+        elif kind in ("IMPORT_FROM", "LOAD_ATTR", "LOAD_METHOD") and module.partition(".")[0] == "zephyr":
+            if not module.endswith(f".{name}"):  # of import a.b as c
+                yield f"{module}.{name}"
+            module = module if kind == "IMPORT_FROM" else ""

@@ -34,6 +34,8 @@ _LIBRARIES: Final = ("levanter", "haliax", "marin")
 _OLD_NAMES: Final = "tradewind.marin.old_names"
 """Gives the installed libraries the names that Marin's experiments import; a text, since that module imports this one.
 """
+_ZEPHYR: Final = "tradewind.marin.zephyr"
+"""Gives Zephyr's names of November 2025, as a text likewise."""
 _MODULE_ENDS: Final = (".py", "/__init__.py")
 _registered_files: dict[str, list[str]] = {}
 """Module -> its files: two checkouts in one deployment may each have a module of that name."""
@@ -66,7 +68,8 @@ class CodeFolder:
         """Further import folders below this one: those of a Marin checkout."""
         if not (self.path / "experiments").is_dir() or not (self.path / "src" / "marin").is_dir():
             return []
-        return [str(each.relative_to(self.path)) for each in (self.path / "src", *sorted(self.path.glob("lib/*/src")))]
+        folders = (self.path / "src", *sorted(self.path.glob("lib/*/src")))
+        return [str(each.relative_to(self.path)) for each in folders if each.parent.name != "zephyr"]  # see _ZEPHYR
 
     def files_of(self, modules: Iterable[str]) -> list[str]:
         """Return the files of the modules in this folder, relative to it."""
@@ -169,6 +172,18 @@ class _LegacyModules(MetaPathFinder):
         return found
 
 
+class _Zephyr(MetaPathFinder):
+    """Finds Zephyr, with names that an installed one lacks."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name.partition(".")[0] != "zephyr":
+            return None
+        found: ModuleSpec | None = importlib.import_module(_ZEPHYR).find_zephyr(name, path)
+        return found
+
+
 def uses_legacy_names() -> bool:
     """Whether this process has imported legacy names."""
     return _OLD_NAMES in sys.modules
@@ -180,13 +195,24 @@ def find_legacy_modules(*, with_names: bool = False) -> None:
         importlib.import_module(_OLD_NAMES).provide()
     elif not any(isinstance(finder, _LegacyModules) for finder in sys.meta_path):
         sys.meta_path.append(_LegacyModules())
+        sys.meta_path.insert(0, _Zephyr())
+        if "zephyr" in sys.modules:
+            importlib.import_module(_ZEPHYR).extend_imported()
 
 
 def worker_setup() -> dict[str, str] | None:
     """Return a ``runtime_env`` whose Ray workers import what this process does: legacy names, or absent modules."""
+    zephyr = sys.modules.get(_ZEPHYR)
+    names = _OLD_NAMES if uses_legacy_names() else _ZEPHYR if zephyr is not None and zephyr.is_provided() else None
     absent = absent_airflow.__name__ if absent_airflow.is_provided() else None
-    module = _OLD_NAMES if uses_legacy_names() else absent
-    return {"worker_process_setup_hook": f"{module}.provide"} if module else None
+    hook = f"{__name__}.provide_all" if names and absent else f"{names or absent}.provide"
+    return {"worker_process_setup_hook": hook} if names or absent else None
+
+
+def provide_all() -> None:
+    """Let this process, a worker of Ray, import legacy names and modules of Airflow, which it lacks."""
+    absent_airflow.provide()
+    find_legacy_modules(with_names=True)
 
 
 def reference_to(target: Any, code: CodeFolder) -> Reference:

@@ -38,9 +38,10 @@ def test_port_names_dag_of_unchanged_file(cli: Environment, checkout: Path) -> N
 @pytest.mark.parametrize(
     ("top", "body", "fn", "need"),
     [
-        ("from zephyr import flow_backend", "flow_backend().execute(c)", "outer", "zephyr.flow_backend, of Marin's"),
-        ("import ray, zephyr.execution as z", "z.flow_backend()", "ray.remote(outer)", "zephyr.execution, of Marin's"),
-        ("", "import zephyr", "outer", "zephyr, of Marin's library of data flows, which the step must bring"),
+        ("from zephyr import ZephyrContext", "ZephyrContext()", "outer", "zephyr.ZephyrContext, which Tradewind's"),
+        ("import ray, zephyr.plan as z", "z.compute_plan(c)", "ray.remote(outer)", "zephyr.plan.compute_plan, which"),
+        ("", "from zephyr import Dataset, load_vortex", "outer", "zephyr.load_vortex, which Tradewind's engine does"),
+        ("import zephyr", "zephyr.Dataset; zephyr.load_vortex", "outer", "zephyr.load_vortex, which Tradewind's"),
         ("from marin.evaluation.run import evaluate", "", "evaluate", "marin.evaluation.run.evaluate, which runs from"),
     ],
 )
@@ -58,6 +59,22 @@ def test_port_tells_what_a_function_lacks_on_the_cluster(
         "  line 7: experiments/fine.py makes step 's', which fails on the cluster as it is: it uses "
     )
     assert need in remark
+
+
+@pytest.mark.parametrize(
+    ("top", "body"),
+    [
+        ("from zephyr import Dataset, flow_backend, load_jsonl", "flow_backend().execute(Dataset.from_list([c]))"),
+        ("import zephyr.readers as z, zephyr", "zephyr.Dataset.from_files(c).flat_map(z.load_file)"),
+        ("", "from zephyr.writers import atomic_rename; import zephyr.readers as r; r.load_jsonl(c)"),
+    ],
+)
+def test_port_does_not_warn_of_zephyr_that_the_engine_has(
+    cli: Environment, checkout: Path, top: str, body: str
+) -> None:
+    text = f"{top}\n{EXECUTOR}def work(c):\n    {body}\nexecutor_main([ExecutorStep('s', work, None)])\n"
+    put(checkout / "experiments/fine.py", text)
+    assert cli("port", "experiments/fine.py").out.startswith("experiments/fine.py: runs unchanged\n")
 
 
 @pytest.mark.slow
