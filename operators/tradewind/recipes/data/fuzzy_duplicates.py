@@ -12,7 +12,7 @@ import heapq
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from operator import itemgetter
 from typing import Any, Final
 
@@ -43,6 +43,7 @@ from tradewind.text import truncated_repr
 _ONE_SET: Final = "documents"
 """Name of a set that is not one of several."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_DOCUMENTS: Final = replace(PATH, wanted="a set of documents, or a dict of names and sets")
 _CLUSTERS: Final = "clusters"
 _MAX_SETS: Final = 1_000
 _BATCH_TEXTS: Final = 1_000
@@ -78,8 +79,6 @@ class FuzzyConfig:
         for each in self.documents:
             PATH.check("documents", each)
         check_fields(self, names=TEXTS, output_path=PATH, threshold=_THRESHOLD)
-        if twice := [each for each in self.documents if list(self.documents).count(each) > 1]:
-            raise ValueError(f"documents: {truncated_repr(twice[0])} is given twice: give each set once.")
 
     @property
     def minhash(self) -> MinHash:
@@ -120,12 +119,11 @@ def deduplicate_fuzzy(
     minhash = MinHash(**sizes)
     if threshold is not None:
         minhash.check_reach(threshold)
-    sets = documents if isinstance(documents, Mapping) else {}
-    _check_names(documents)
+    sets = _named(documents)
     counted = {"threshold": threshold, **sizes, "signatures": SIGNATURES}
     config = FuzzyConfig(
-        [path_input("documents", each) for each in (sets.values() if sets else [documents])],
-        versioned_value(list(sets)),
+        list(sets.values()),
+        versioned_value(list(sets) if isinstance(documents, Mapping) else []),
         this_output_path(),
         **{field: versioned_value(value) for field, value in counted.items()},
     )
@@ -133,18 +131,25 @@ def deduplicate_fuzzy(
     return dataset_step(name, find_fuzzy_duplicates, config, finish=write_stats, **(about | options))
 
 
-def _check_names(documents: Any) -> None:
+def _named(documents: Any) -> dict[str, Any]:
+    """Return the sets by their names; a single one has none."""
     if not isinstance(documents, Mapping):
-        PATH.check("documents", documents)
-        return
+        _DOCUMENTS.check("documents", documents)
+        return {_ONE_SET: path_input("documents", documents)}
     if not 0 < len(documents) <= _MAX_SETS:
         raise ValueError(f"documents has {len(documents):,} sets: give 1 to {_MAX_SETS:,}.")
-    for name in documents:
+    sets: dict[str, Any] = {}
+    for name, each in documents.items():
         if not isinstance(name, str) or not _NAME.fullmatch(name) or name == _CLUSTERS:
             raise ValueError(
                 f"documents: a set has the name {truncated_repr(name)}: give letters, digits, '_', '.' and '-', at "
                 f"most 100, and not {_CLUSTERS!r}."
             )
+        path = path_input(f"documents[{name!r}]", each)
+        if same := [other for other, given in sets.items() if given == path]:
+            raise ValueError(f"documents: {same[0]!r} and {name!r} are the same set: give it once.")
+        sets[name] = path
+    return sets
 
 
 @dataclass(frozen=True)
@@ -164,12 +169,15 @@ def _sets(config: FuzzyConfig) -> list[_Set]:
         name = config.names[at] if config.names else _ONE_SET
         attributes = join(config.output_path, name) if config.names else config.output_path
         field = f"documents[{name!r}]" if config.names else "documents"
+        if same := [each.name for each in found if config.documents[each.number].rstrip("/") == folder.rstrip("/")]:
+            raise ValueError(f"documents: {same[0]!r} and {name!r} are both {folder}: give each set once.")
         found.append(_Set(at, name, tuple(set_files(folder, field)), attributes))
     return found
 
 
 def find_fuzzy_duplicates(config: FuzzyConfig) -> Dataset[Any]:
     """Return the last pipeline of ``deduplicate_fuzzy``, when those before it are done."""
+    MinHash.check_library()
     sets = _sets(config)
     edges, counts = _candidates(config, sets)
     if config.threshold is not None:
@@ -185,6 +193,10 @@ def find_fuzzy_duplicates(config: FuzzyConfig) -> Dataset[Any]:
         .group_by(itemgetter("root"), sort_by=itemgetter("node"), reducer=_Cluster(tuple(each.name for each in sets)))
     )
     return clusters.write_parquet(part_pattern(join(config.output_path, _CLUSTERS), ".parquet"), _cluster_schema())
+
+
+find_fuzzy_duplicates.needs = ("dupekit", "pyarrow", "zstandard")  # type: ignore[attr-defined]  # before its step starts
+find_fuzzy_duplicates.extra = "data"  # type: ignore[attr-defined]
 
 
 def _folder(config: FuzzyConfig, name: str) -> str:

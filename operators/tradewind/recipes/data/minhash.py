@@ -6,20 +6,20 @@ letters become small, punctuation goes, and white space becomes one blank. Signa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from tradewind.steps.fields import FieldRule, check_fields, integer
 
 SIGNATURES: Final = "dupekit 0.1"
 """Counts in the version of each step that compares signatures."""
+_KNOWN_TEXT: Final = "The trade winds blow towards the equator."
+_KNOWN_BUCKET: Final = 3492432705912652240
 _MAX_PERMUTATIONS: Final = 4_096
 _MAX_NGRAM: Final = 1_000
-_CHUNK: Final = 1 << 20
-_FACTOR: Final = 0x9E3779B97F4A7C15
-"""Odd, so that no bit of an n-gram is lost."""
-_MAX_NGRAMS: Final = 1 << 21
+_MAX_NGRAMS: Final = 1 << 20
 _MIN_FOUND: Final = 0.5
 _ENOUGH_FOUND: Final = 0.9
 
@@ -79,6 +79,16 @@ class MinHash:
                 f"threshold={threshold:g}: {advice}."
             )
 
+    @staticmethod
+    def check_library() -> None:
+        """Refuse a library that makes other signatures than ``SIGNATURES``.
+
+        Raises:
+            ValueError: It does.
+        """
+        if MinHash().buckets([_KNOWN_TEXT])[0][0] != _KNOWN_BUCKET:
+            raise ValueError(f"The installed marin-dupekit makes other signatures than {SIGNATURES}: install that one.")
+
     def buckets(self, texts: Sequence[str]) -> list[list[int]]:
         """Return for each text one number of 64 bits for each band; none for a text without letters."""
         import pyarrow as pa
@@ -109,9 +119,8 @@ def _chance(similarity: float, bands: int, rows: int) -> float:
 def similarity(first: str, second: str, ngram: int) -> float:
     """Return the Jaccard similarity of two texts; 0 if both lack letters.
 
-    Of texts with more than two million n-grams, the same part of both is compared: those whose hash is small.
+    Of texts with more than a million n-grams, the same part of both is compared: those whose hash is small.
     """
-    import numpy as np
     import pyarrow as pa
     from dupekit import Transformation, transform
 
@@ -120,24 +129,12 @@ def similarity(first: str, second: str, ngram: int) -> float:
     if texts[0] == texts[1]:
         return float(bool(texts[0]))
     part = -(-max(map(len, texts)) // _MAX_NGRAMS)
-    one, other = (np.unique(np.concatenate(list(_hashes(text, ngram, part)))) for text in texts)
-    shared = len(np.intersect1d(one, other, assume_unique=True))
+    one, other = (_ngrams(text, ngram, part) for text in texts)
+    shared = len(one & other)
     return shared / max(len(one) + len(other) - shared, 1)
 
 
-def _hashes(text: str, ngram: int, part: int) -> Iterator[Any]:
-    """Yield hashes of the n-grams of pieces of a text; a shorter text is one n-gram itself."""
-    import numpy as np
-
-    length = min(ngram, len(text))
-    for start in range(0, max(len(text) - length + 1, 1), _CHUNK):
-        piece = text[start : start + _CHUNK + length - 1]
-        codes = np.frombuffer(piece.encode("utf-32-le"), np.uint32).astype(np.uint64) + np.uint64(1)
-        hashes = np.zeros(max(len(codes) - length + 1, 0), np.uint64)
-        factor = np.uint64(_FACTOR)
-        for at in range(length):
-            hashes = hashes * factor + codes[at : at + len(hashes)]
-        hashes ^= hashes >> np.uint64(32)
-        hashes *= factor
-        hashes ^= hashes >> np.uint64(29)
-        yield hashes if part == 1 else hashes[hashes % np.uint64(part) == 0]
+def _ngrams(text: str, length: int, part: int) -> set[str]:
+    """Return the n-grams of a text, or one part of so many; a shorter text is one itself."""
+    found = (text[at : at + length] for at in range(max(len(text) - length + 1, 1)))
+    return set(found) if part == 1 else {each for each in found if zlib.crc32(each.encode()) % part == 0}
