@@ -1,0 +1,436 @@
+"""A step that fetches a list of addresses into WARC files, politely, and says what became of each address.
+
+A crawl goes in rounds, each a pipeline. A round takes at most ``addresses_per_shard`` addresses of each host: so a
+shard is minutes of work, all addresses of a host are in one shard, and the next attempt fetches only the shards that
+are not whole. The others of a host wait for the next round, and so do redirects to other hosts.
+
+The one file of a shard has the pages and, as ``metadata`` records, the outcomes; ``outcomes/`` is read from there.
+"""
+
+from __future__ import annotations
+
+import io
+import ipaddress
+import itertools
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final
+
+from tradewind._version import __version__
+from tradewind.datasets import Dataset, ShardInfo, counters, dataset_step, flow_backend
+from tradewind.datasets.execution import Results
+from tradewind.datasets.files import join, read_json, write_json
+from tradewind.datasets.rows import selected
+from tradewind.datasets.token_inputs import ENDINGS, input_files
+from tradewind.datasets.token_rows import MAX_LINE_BYTES
+from tradewind.recipes.data.crawl_addresses import MAX_ADDRESS_CHARS, AddressError, parse_address
+from tradewind.recipes.data.document_sets import dataset_of, part_pattern, path_input
+from tradewind.recipes.model_spec import versioned_value
+from tradewind.recipes.steps import naming_step
+from tradewind.steps import ExecutorStep, this_output_path
+from tradewind.steps.amounts import human_size, parse_size
+from tradewind.steps.fields import PATH, SOME_TEXT, TEXTS, FieldRule, check_fields, integer, number
+from tradewind.text import single_line, truncated_repr
+
+if TYPE_CHECKING:
+    from tradewind.recipes.data.crawl_client import FetchRules, Outcome
+
+CONTENT_TYPES: Final = ("text/html", "application/xhtml+xml", "text/plain")
+FETCHED: Final = "fetched"
+MOVED: Final = "moved"
+"""The address redirects to another host, and its outcome is in a later round."""
+_LATER: Final = "later"
+"""Counter of addresses that the next round requests."""
+_TEXT_ENDINGS: Final = (".txt", ".txt.gz", ".txt.zst")
+_STATE: Final = ".crawl"
+_OUTCOMES_PER_FILE: Final = 100_000
+_COPIES: Final = 4
+"""A page that is as large as it may be is in memory as received, twice, decoded, and as a record."""
+_USER_AGENT: Final = re.compile(r"([A-Za-z_-]+)(?:/[!-~]*)? (?=[ -~]*(?:https?://|[!-~]+@)[!-~]+)[ -~]{1,400}")
+_Row = dict[str, Any]
+
+
+def _is_network(text: Any) -> bool:
+    try:
+        ipaddress.ip_network(text)
+    except ValueError:
+        return False
+    return isinstance(text, str)
+
+
+def _is_port(value: Any) -> bool:
+    return type(value) is int and 0 < value < 65536
+
+
+_AGENT: Final = FieldRule(
+    "the crawler's name, and a page or an e-mail address where its owner can be reached, such as "
+    "'our-crawler/1.0 (+https://example.com/crawler)'",
+    lambda value: isinstance(value, str) and _USER_AGENT.fullmatch(value) is not None,
+)
+_PORTS: Final = FieldRule(
+    "a list of ports",
+    lambda value: isinstance(value, (list, tuple)) and bool(value) and all(map(_is_port, value)),
+)
+_NETWORKS: Final = FieldRule(
+    "a list of networks, such as 10.1.0.0/16",
+    lambda value: isinstance(value, (list, tuple)) and all(map(_is_network, value)),
+)
+
+
+@dataclass(frozen=True)
+class CrawlConfig:
+    """What ``crawl`` fetches, and how."""
+
+    addresses: str
+    """A file, folder or glob of JSON lines, Parquet or text."""
+    output_path: str
+    """Gets ``warc/``, ``outcomes/`` and ``stats.json``."""
+    user_agent: str
+    """Name and contact."""
+    url_column: str = "url"
+    """Column of the addresses; of no importance for text."""
+    delay: float = 1.0
+    """Seconds between two requests of a host, at least."""
+    max_delay: float = 30.0
+    """The largest ``Crawl-delay`` of a host whose pages are fetched."""
+    timeout: float = 60.0
+    """Seconds for a request as a whole."""
+    max_page_bytes: int = 5_000_000
+    """Size of a page, as it is received and decoded."""
+    max_redirects: int = 5
+    """Redirects of an address."""
+    content_types: Sequence[str] = CONTENT_TYPES
+    """Types of pages; empty for all."""
+    allow_ports: Sequence[int] = (80, 443)
+    """Ports of hosts."""
+    allow_networks: Sequence[str] = ()
+    """Networks that are requested although they are not public."""
+    addresses_per_shard: int = 500
+    """Size of a shard."""
+    hosts_at_once: int = 32
+    """Hosts of a shard that are requested at one time."""
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            addresses=PATH,
+            output_path=PATH,
+            user_agent=_AGENT,
+            url_column=SOME_TEXT,
+            delay=number(above=0, below=86_400),
+            max_delay=number(minimum=0, below=86_400),
+            timeout=number(above=0, below=86_400),
+            max_page_bytes=integer(1),
+            max_redirects=integer(0),
+            content_types=TEXTS,
+            allow_ports=_PORTS,
+            allow_networks=_NETWORKS,
+            addresses_per_shard=integer(1),
+            hosts_at_once=integer(1),
+        )
+        if isinstance(self.max_page_bytes, int) and self.max_page_bytes > MAX_LINE_BYTES:
+            raise ValueError(f"max_page_bytes={self.max_page_bytes:,}: readers take at most {MAX_LINE_BYTES:,} bytes.")
+
+
+_PACE: Final = ("delay", "hosts_at_once")
+"""Outside the version and the keys of shards: a crawl may go on at another pace."""
+_OUTSIDE_VERSION: Final = (*_PACE, "addresses_per_shard")
+
+
+@naming_step
+def crawl(
+    name: str,
+    addresses: Any,
+    *,
+    user_agent: str,
+    max_page_bytes: str | int = "5MB",
+    memory: str | int = "1GB",
+    **options: Any,
+) -> ExecutorStep:
+    """Return a step that fetches addresses into WARC files.
+
+    Args:
+        name: Name of the step.
+        addresses: A step, a file, a folder or a glob of JSON lines or Parquet with a column ``url``, or of text with
+            an address in each line.
+        user_agent: Name of the crawler and a contact, such as ``our-crawler/1.0 (+https://example.com/crawler)``. The
+            name is what a ``robots.txt`` calls it.
+        max_page_bytes: Larger pages are left out, by their size as received and decoded.
+        memory: Of the task of a shard.
+        options: Other fields of ``CrawlConfig``, and those of ``dataset_step``.
+
+    Raises:
+        ValueError: An argument does not take its value.
+    """
+    fields = set(CrawlConfig.__dataclass_fields__) - {"addresses", "output_path"}
+    given = {field: options.pop(field) for field in sorted(fields & set(options))}
+    given |= {"user_agent": user_agent, "max_page_bytes": parse_size(max_page_bytes, "max_page_bytes")}
+    counted = {field: value if field in _OUTSIDE_VERSION else versioned_value(value) for field, value in given.items()}
+    config = CrawlConfig(path_input("addresses", addresses), this_output_path(), **counted)
+    pages = given.get("hosts_at_once", CrawlConfig.hosts_at_once) * given["max_page_bytes"]
+    if (needed := _COPIES * pages) > parse_size(memory, "memory"):
+        raise ValueError(
+            f"memory={memory!r}: hosts_at_once pages of max_page_bytes need {human_size(needed)}: lower one of both, "
+            "or give more memory."
+        )
+    about = {"description": "Pages of a list of addresses, in WARC files."}
+    return dataset_step(name, crawled, config, memory=memory, finish=write_stats, **(about | options))
+
+
+def crawled(config: CrawlConfig) -> Dataset[str]:
+    """Fetch all rounds, and return the pipeline of their outcomes."""
+    write_json(join(config.output_path, _STATE, "pace.json"), {field: getattr(config, field) for field in _PACE})
+    rows = _given_rows(config)
+    hosts = rows.flat_map(_host_of).group_by(
+        itemgetter("group"), combiner=_added, reducer=_AtMost(config.addresses_per_shard)
+    )
+    size = flow_backend().execute(hosts.reduce(sum))[0]
+    files: list[str] = []
+    for number_ in itertools.count():
+        shards = max(-(-size // config.addresses_per_shard), 1)
+        results = flow_backend().execute(_round(config, number_, rows, shards))
+        files += results
+        size = results.counters.get(_LATER, 0) + results.counters.get(MOVED, 0)
+        if not size:
+            break
+        rows = Dataset.from_list([*_queue_files(config, number_, shards), *results]).load_jsonl().flat_map(_next_rows)
+    count = -(-len(files) * config.addresses_per_shard // _OUTCOMES_PER_FILE)
+    outcomes = Dataset.from_list(files).load_jsonl().flat_map(_last_outcome).reshard(count)
+    return outcomes.write_jsonl(part_pattern(join(config.output_path, "outcomes"), ".jsonl.gz"))
+
+
+crawled.needs = ("aiohttp", "fastwarc", "pyarrow")  # type: ignore[attr-defined]  # checked before its step starts
+crawled.extra = "web"  # type: ignore[attr-defined]
+
+
+def write_stats(config: CrawlConfig, results: Results) -> None:
+    """Write how many addresses had which outcome."""
+    counts = dict(sorted(results.counters.items()))
+    write_json(join(config.output_path, "stats.json"), {"addresses": sum(counts.values()), "outcomes": counts})
+
+
+def _given_rows(config: CrawlConfig) -> Dataset[_Row]:
+    files = input_files([config.addresses], "addresses", (*ENDINGS, *_TEXT_ENDINGS))
+    are_text = {file.path.endswith(_TEXT_ENDINGS) for file in files}
+    if len(are_text) > 1:
+        raise ValueError(f"addresses: {config.addresses} holds text and other files: give a glob of one kind.")
+    if are_text.pop():
+        return dataset_of(files).load_text().flat_map(_lines).map(_address_row)
+    return dataset_of(files).load_file().map(_Column(config.url_column)).map(_address_row)
+
+
+def _round(config: CrawlConfig, number: int, rows: Dataset[_Row], shards: int) -> Dataset[str]:
+    """Return the pipeline of a round: who is next, the pages, their outcomes."""
+    state = _state_folder(config, number)
+    grouped = rows.group_by(
+        itemgetter("group"),
+        sort_by=itemgetter("url", "redirects", "given"),
+        reducer=_Numbering(config.addresses_per_shard),
+        num_output_shards=shards,
+    )
+    queue = grouped.write_jsonl(part_pattern(join(state, "queue"), ".jsonl.gz")).load_jsonl()
+    folder = f"warc/{number:04d}"
+    decides = {field: getattr(config, field) for field in _DECIDES}
+    pages = queue.filter(_is_now).map_shard(_Fetch(config.output_path, folder, decides))
+    warcs = pages.write_binary(part_pattern(join(config.output_path, folder), ".warc.gz"), is_packed=True)
+    outcomes = warcs.load_warc(["metadata"]).map(_outcome_row)
+    return outcomes.write_jsonl(part_pattern(join(state, "outcomes"), ".jsonl.gz"))
+
+
+_DECIDES: Final = (
+    "user_agent", "timeout", "max_page_bytes", "max_redirects", "content_types", "allow_ports", "allow_networks",
+    "max_delay",
+)  # fmt: skip
+
+
+def _state_folder(config: CrawlConfig, number: int) -> str:
+    return join(config.output_path, _STATE, f"{number:04d}")
+
+
+def _queue_files(config: CrawlConfig, number: int, shards: int) -> list[str]:
+    pattern = part_pattern(join(_state_folder(config, number), "queue"), ".jsonl.gz")
+    return [pattern.format(shard=shard, total=shards) for shard in range(shards)]
+
+
+def _lines(row: _Row) -> list[str]:
+    return [line for line in row["text"].splitlines() if line.strip()]
+
+
+@dataclass(frozen=True)
+class _Column:
+    name: str
+
+    def __call__(self, row: Any) -> Any:
+        return selected(row, (self.name,))[self.name]
+
+
+def _address_row(given: Any) -> _Row:
+    """Return the row of an address; one that cannot be requested has its outcome already."""
+    text = given if isinstance(given, str) else truncated_repr(given)
+    shown = text[:MAX_ADDRESS_CHARS].encode("utf-8", "backslashreplace").decode()
+    try:
+        address = parse_address(given)
+    except AddressError as error:
+        about = {"reason": error.reason, "problem": single_line(error)}
+        return {"group": "", "url": "", "given": shown, "redirects": 0, **about}
+    return {"group": address.group, "url": str(address), "given": shown, "redirects": 0}
+
+
+def _host_of(row: _Row) -> list[_Row]:
+    return [{"group": row["group"], "count": 1}] if row["group"] else []
+
+
+def _added(group: str, rows: Iterator[_Row]) -> _Row:
+    return {"group": group, "count": sum(row["count"] for row in rows)}
+
+
+@dataclass(frozen=True)
+class _AtMost:
+    """Reducer that returns how many addresses of a host the next round requests."""
+
+    most: int
+
+    def __call__(self, _: str, rows: Iterator[_Row]) -> int:
+        count: int = sum(row["count"] for row in rows)
+        return min(count, self.most)
+
+
+@dataclass(frozen=True)
+class _Numbering:
+    """Reducer that decides which addresses of a host are requested now: so many, in the order of their texts."""
+
+    most: int
+
+    def __call__(self, group: str, rows: Iterator[_Row]) -> Iterator[_Row]:
+        count, last = 0, None
+        for row in rows:
+            count += row["url"] != last
+            last = row["url"]
+            yield {**row, "now": not group or count <= self.most}
+        if group:
+            counters.increment(_LATER, min(max(count - self.most, 0), self.most))
+
+
+def _is_now(row: _Row) -> bool:
+    return bool(row["now"])
+
+
+def _next_rows(row: _Row) -> list[_Row]:
+    """Return the row of the next round that a row of a queue or an outcome leads to."""
+    if row.get("reason") == MOVED:
+        address = parse_address(row["final_url"])
+        about = {"given": row["url"], "redirects": row["redirects"]}
+        return [{"group": address.group, "url": str(address), **about}]
+    if row.get("now", True):
+        return []
+    return [{name: row[name] for name in ("group", "url", "given", "redirects")}]
+
+
+def _outcome_row(record: _Row) -> _Row:
+    row: _Row = json.loads(record["payload"])
+    if row["reason"] == MOVED:
+        counters.increment(MOVED)
+    return row
+
+
+def _last_outcome(row: _Row) -> list[_Row]:
+    if row["reason"] == MOVED:
+        return []
+    counters.increment(row["reason"])
+    return [row]
+
+
+@dataclass(frozen=True)
+class _Fetch:
+    """Function of ``map_shard`` that makes the records of a WARC file, packed one by one."""
+
+    output_path: str
+    folder: str
+    decides: Mapping[str, Any]
+
+    def __call__(self, rows: Iterator[_Row], shard: ShardInfo) -> Iterator[bytes]:
+        # Imported here, so that a crawl goes on with another version of the client.
+        from tradewind.recipes.data.crawl_client import fetch
+
+        file = part_pattern(self.folder, ".warc.gz").format(shard=shard.shard_idx, total=shard.total_shards)
+        yield _warc_info(self.decides["user_agent"])
+        asked: list[_Row] = []
+        for row in rows:
+            if "reason" in row:
+                about = {"url": row["given"], "reason": row["reason"], "problem": row["problem"]}
+                yield _packed("metadata", json.dumps(about).encode(), "application/json", {})
+            else:
+                asked.append(row)
+        for outcome in fetch(self._rules(), asked):
+            yield from _records(outcome, file)
+
+    def _rules(self) -> FetchRules:
+        from tradewind.recipes.data.crawl_client import FetchRules
+
+        pace = read_json(join(self.output_path, _STATE, "pace.json"))
+        agent = _USER_AGENT.fullmatch(self.decides["user_agent"])
+        assert agent is not None
+        return FetchRules(
+            user_agent=agent[0],
+            product=agent[1],
+            timeout_s=self.decides["timeout"],
+            max_delay_s=self.decides["max_delay"],
+            delay_s=pace["delay"],
+            hosts_at_once=pace["hosts_at_once"],
+            **{field: self.decides[field] for field in _DECIDES if field not in ("user_agent", "timeout", "max_delay")},
+        )
+
+
+def _records(outcome: Outcome, file: str) -> Iterator[bytes]:
+    """Yield request and response of a page, and the outcome of any address."""
+    answer, about = outcome.answer, {"WARC-Target-URI": outcome.address}
+    if answer is not None:
+        about["WARC-Date"] = answer.date.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    row = {
+        "url": outcome.row["given"],
+        "reason": outcome.reason,
+        "problem": outcome.problem or None,
+        "final_url": outcome.address,
+        "redirects": outcome.redirects,
+        "status": None if answer is None else answer.status,
+        "content_type": None if answer is None else single_line(answer.headers.get("content-type", "")) or None,
+        "bytes": len(answer.body) if answer is not None and outcome.reason == FETCHED else None,
+        "date": about.get("WARC-Date"),
+        "file": file if outcome.reason == FETCHED else None,
+    }
+    if answer is not None and outcome.reason == FETCHED:
+        yield _packed("response", answer.head + answer.body, "application/http; msgtype=response", about)
+        yield _packed("request", answer.request, "application/http; msgtype=request", about)
+    yield _packed("metadata", json.dumps(row).encode(), "application/json", about)
+
+
+def _warc_info(user_agent: str) -> bytes:
+    fields = {
+        "software": f"airflow-provider-tradewind/{__version__}",
+        "format": "WARC File Format 1.1",
+        "conformsTo": "http://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/",
+        "robots": "obey",
+        "http-header-user-agent": user_agent,
+    }
+    body = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    return _packed("warcinfo", body.encode(), "application/warc-fields", {})
+
+
+def _packed(kind: str, body: bytes, content_type: str, headers: Mapping[str, str]) -> bytes:
+    """Return a record as a member of a gzip file."""
+    from fastwarc.stream_io import GzipWriter
+    from fastwarc.warc import WarcRecord, WarcRecordType
+
+    record = WarcRecord()
+    record.init_headers(getattr(WarcRecordType, kind))
+    for name, value in {**headers, "Content-Type": content_type}.items():
+        record.headers[name] = value
+    record.set_bytes_content(body)
+    packed = io.BytesIO()
+    with GzipWriter(packed, compression_level=6) as writer:
+        record.write(writer, checksum_data=True)
+        writer.finish()
+        return packed.getvalue()
