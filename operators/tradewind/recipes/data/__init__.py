@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from tradewind.recipes.data.classifiers import train_classifier
 from tradewind.recipes.data.consolidated import FilterConfig, consolidate
+from tradewind.recipes.data.decontamination import decontaminate
 from tradewind.recipes.data.dolma import from_dolma, to_dolma
 from tradewind.recipes.data.duplicates import deduplicate_exact
+from tradewind.recipes.data.evaluation_sets import Evaluation
 from tradewind.recipes.data.filter_rules import C4, FineWeb, GopherQuality, GopherRepetition
 from tradewind.recipes.data.filters import filter_documents
 from tradewind.recipes.data.fuzzy_duplicates import deduplicate_fuzzy
@@ -17,12 +19,14 @@ from tradewind.recipes.data.training_samples import ClassifierData
 __all__ = [
     "C4",
     "ClassifierData",
+    "Evaluation",
     "FilterConfig",
     "FineWeb",
     "GopherQuality",
     "GopherRepetition",
     "MaskPii",
     "consolidate",
+    "decontaminate",
     "deduplicate_exact",
     "deduplicate_fuzzy",
     "filter_documents",

@@ -1,0 +1,261 @@
+"""Find documents that hold items of evaluation sets: attributes for ``consolidate``.
+
+An item is found in a document by the runs of words that both have; see ``words`` for what a word is.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from tradewind.datasets import Dataset, counters, dataset_step, flow_backend
+from tradewind.datasets.execution import Results
+from tradewind.datasets.files import join, write_json
+from tradewind.recipes.data.document_sets import (
+    Counted,
+    attribute_schema,
+    dataset_of,
+    part_pattern,
+    path_input,
+    read_set,
+    set_files,
+)
+from tradewind.recipes.data.evaluation_sets import EVALUATIONS, Evaluation, counting_evaluations, index_evaluations
+from tradewind.recipes.data.ngram_index import IndexHeader, load_index
+from tradewind.recipes.data.words import ALGORITHM, ngram_hashes, word_hashes, word_spans
+from tradewind.recipes.model_spec import versioned_value
+from tradewind.recipes.steps import naming_step
+from tradewind.steps import ExecutorStep, this_output_path
+from tradewind.steps.fields import PATH, FieldRule, check_fields, integer, number
+
+CONTAMINATED: Final = "contaminated"
+"""Attribute of a document that holds an item: True."""
+CONTAMINATED_SPANS: Final = "contaminated_spans"
+"""Attribute of such a document: the spans of the runs of words that it shares with items that it holds."""
+CONTAMINATED_BY: Final = "contaminated_by"
+"""Attribute of such a document: the evaluation sets, and of each the item of which it holds most."""
+NGRAM: Final = FieldRule("a whole number from 1 to 1,000", lambda value: integer(1).fits(value) and value <= 1_000)
+SHARE: Final = FieldRule("a number from 0 to 1", lambda value: number(minimum=0).fits(value) and value <= 1)
+_MAX_EXAMPLES: Final = 20
+_MAX_EXCERPT: Final = 200
+
+
+@dataclass(frozen=True)
+class DecontaminateConfig:
+    """What ``decontaminate`` compares, and how."""
+
+    documents: str
+    """A set of documents."""
+    output_path: str
+    """Gets the attributes, and ``stats.json``."""
+    evaluations: Sequence[Evaluation]
+    """Sets whose items are looked for."""
+    ngram: int
+    """Words of a run."""
+    threshold: float
+    """Share of an item's different runs from which on a document holds the item; at least one run."""
+    algorithm: int = ALGORITHM
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            documents=PATH,
+            output_path=PATH,
+            evaluations=EVALUATIONS,
+            ngram=NGRAM,
+            threshold=SHARE,
+        )
+
+
+@naming_step
+def decontaminate(
+    name: str,
+    documents: Any,
+    evaluations: Sequence[Evaluation],
+    *,
+    ngram: int = 13,
+    threshold: float = 0.0,
+    **options: Any,
+) -> ExecutorStep:
+    """Return a step that finds the documents of a set that hold items of evaluation sets.
+
+    Args:
+        name: Name of the step.
+        documents: A set of documents: a step or a folder.
+        evaluations: The evaluation sets; all fields of these count in the version.
+        ngram: Words of a run. Items with fewer words cannot be found, and are counted.
+        threshold: A document holds an item if it has this share of the item's different runs, and at least one.
+        options: Of ``dataset_step``.
+
+    Raises:
+        ValueError: An argument does not take its value.
+    """
+    config = DecontaminateConfig(
+        path_input("documents", documents),
+        this_output_path(),
+        counting_evaluations("evaluations", evaluations),
+        versioned_value(ngram),
+        versioned_value(threshold),
+        versioned_value(ALGORITHM),
+    )
+    about = {"description": f"Attributes of documents that hold items of {len(evaluations)} evaluation sets."}
+    return dataset_step(name, find_contaminated, config, finish=write_stats, **(about | options))
+
+
+def find_contaminated(config: DecontaminateConfig) -> Dataset[Any]:
+    """Return the pipeline of ``decontaminate``."""
+    files = set_files(config.documents, "documents")
+    index = _index(config)
+    documents = read_set(files, ("id", "text")).map_shard(Counted("documents"))
+    found = documents.flat_map(_Finding(index, config.threshold))
+    return found.write_parquet(part_pattern(config.output_path, ".parquet"), _schema())
+
+
+find_contaminated.needs = ("numpy", "pyarrow")  # type: ignore[attr-defined]  # checked before its step starts
+find_contaminated.extra = "data"  # type: ignore[attr-defined]
+
+
+def write_stats(config: DecontaminateConfig, results: Results) -> None:
+    """Write how many documents hold items of each set, how many items were found, and examples of both."""
+    index = _index(config)
+    files = set_files(config.output_path, "output_path")
+    found = flow_backend().execute(dataset_of(files).load_parquet(["items"]).reduce(_numbers, _all_numbers))[0]
+    examples = dataset_of(files).load_parquet(["id", "attributes"]).reduce(_examples, _examples_of_all)
+    per_set = _found_of_sets(index, found)
+    counts = {name: results.counters.get(name, 0) for name in ("documents", CONTAMINATED, "too_short")}
+    evaluations = [
+        {
+            **asdict(evaluation),
+            "items_found": per_set[number],
+            "documents": results.counters.get(f"{CONTAMINATED}.{evaluation.name}", 0),
+        }
+        for number, evaluation in enumerate(index.evaluations)
+    ]
+    about = {"ngram": config.ngram, "threshold": config.threshold, "counts": counts, "evaluations": evaluations}
+    write_json(join(config.output_path, "stats.json"), about | {"examples": flow_backend().execute(examples)[0]})
+
+
+def _index(config: DecontaminateConfig) -> IndexHeader:
+    made = index_evaluations(config.evaluations, "evaluations", [config.ngram], config.output_path)
+    return made.headers[config.ngram]
+
+
+def _schema() -> Any:
+    import pyarrow as pa
+
+    numbers = [(name, pa.int64()) for name in ("items", "ngrams", "of")]
+    by = pa.struct([("evaluation", pa.string()), ("item", pa.string()), *numbers, ("text", pa.string())])
+    attributes = attribute_schema(
+        **{
+            CONTAMINATED: pa.bool_(),
+            CONTAMINATED_SPANS: pa.list_(pa.list_(pa.int64())),
+            CONTAMINATED_BY: pa.list_(by),
+        }
+    )
+    return attributes.append(pa.field("items", pa.list_(pa.uint32())))
+
+
+@dataclass(frozen=True)
+class _Finding:
+    """Yield the attributes of a document that holds an item."""
+
+    index: IndexHeader
+    threshold: float
+
+    def __call__(self, document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        import numpy as np
+
+        index, text = load_index(self.index), document["text"]
+        grams = ngram_hashes(word_hashes(text), index.length)
+        if not len(grams):
+            counters.increment("too_short")
+            return
+        places, numbers = index.find(grams)
+        if not len(places):
+            return
+        runs = np.unique(numbers)
+        items, counts = index.items_of(runs)
+        held, shared = np.unique(items, return_counts=True)
+        enough = shared / index.totals[held] >= self.threshold
+        held, shared = held[enough], shared[enough]
+        if not len(held):
+            return
+        of_run = np.repeat(np.arange(len(runs)), counts)
+        marked = runs[np.unique(of_run[np.isin(items, held)])]
+        spans = run_spans(text, places[np.isin(numbers, marked)], index.length)
+        counters.increment(CONTAMINATED)
+        by = list(self._by(held, shared, text[slice(*spans[0])][:_MAX_EXCERPT]))
+        attributes = {CONTAMINATED: True, CONTAMINATED_SPANS: spans, CONTAMINATED_BY: by}
+        yield {"id": document["id"], "attributes": attributes, "items": held.tolist()}
+
+    def _by(self, held: Any, shared: Any, text: str) -> Iterator[dict[str, Any]]:
+        import numpy as np
+
+        index = load_index(self.index)
+        totals, owners = index.totals[held], index.evaluation_of(held)
+        for owner in np.unique(owners).tolist():
+            own = np.flatnonzero(owners == owner)
+            best = own[np.lexsort((held[own], -shared[own] / totals[own]))[0]]
+            evaluation = index.evaluation_name(owner)
+            counters.increment(f"{CONTAMINATED}.{evaluation}")
+            yield {
+                "evaluation": evaluation,
+                "item": index.label(int(held[best])),
+                "items": len(own),
+                "ngrams": int(shared[best]),
+                "of": int(totals[best]),
+                "text": text,
+            }
+
+
+def run_spans(text: str, places: Any, length: int) -> list[list[int]]:
+    """Return begin and end of the parts of a text that runs of words at these places cover."""
+    words = word_spans(text)
+    spans: list[list[int]] = []
+    covered = -1
+    for place in places.tolist():
+        begin, end = words[place][0], words[place + length - 1][1]
+        if place <= covered:
+            spans[-1][1] = end
+        else:
+            spans.append([begin, end])
+        covered = place + length - 1
+    return spans
+
+
+def _numbers(rows: Iterator[dict[str, Any]]) -> list[int]:
+    return sorted({number for row in rows for number in row["items"]})
+
+
+def _all_numbers(shards: Iterator[list[int]]) -> list[int]:
+    return sorted(set(itertools.chain.from_iterable(shards)))
+
+
+def _found_of_sets(index: IndexHeader, items: Sequence[int]) -> Counter[int]:
+    found: Counter[int] = Counter()
+    number, end = -1, 0
+    for item in items:
+        while item >= end:
+            number += 1
+            end += index.evaluations[number].items
+        found[number] += 1
+    return found
+
+
+def _examples(rows: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
+    held = ({"id": row["id"], **by} for row in rows for by in row["attributes"][CONTAMINATED_BY])
+    return _best(held)
+
+
+def _examples_of_all(shards: Iterator[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    return _best(itertools.chain.from_iterable(shards))
+
+
+def _best(examples: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
+    return heapq.nsmallest(
+        _MAX_EXAMPLES, examples, key=lambda each: (-each["ngrams"] / each["of"], each["id"], each["evaluation"])
+    )
