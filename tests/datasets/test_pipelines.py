@@ -426,6 +426,8 @@ NUMBERS = of([1])
         (lambda: NUMBERS.write_parquet("a", {"a": int}), "write_parquet(schema={'a': <class 'int'>}): give a"),
         (lambda: NUMBERS.write_jsonl(" "), "write_jsonl(' '): give a pattern or a function"),
         (lambda: NUMBERS.write_jsonl("a{shard"), "write_jsonl('a{shard'): expected '}' before end of string"),
+        (lambda: NUMBERS.write_levanter_cache("a/{shard}"), "write_levanter_cache('a/{shard}'): give a folder"),
+        (lambda: NUMBERS.write_levanter_cache("a", {"a": {1}}), "write_levanter_cache(metadata={'a': {1}}): Object of"),
         (lambda: NUMBERS.write_binary("{part}"), "{part} is unknown: there are {shard} and {total}"),
         (lambda: NUMBERS.write_jsonl("{}"), "{} is unknown"),
         (lambda: NUMBERS.write_jsonl("{shard:999999999d}"), "{shard:999999999d} is unknown"),

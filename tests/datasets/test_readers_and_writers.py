@@ -256,6 +256,32 @@ def test_row_without_form_leaves_no_file_or_is_left_out(tmp_path: Path, kind: st
     assert run(data, on_error="skip").rejected == 1
 
 
+TOKENS = {"input_ids": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    "shards, told",
+    [
+        ([[[1, 2]]], "got [1, 2]: give rows of token ids, such as {'input_ids': [1, 2]}"),
+        ([[{}]], "got {}: give rows of token ids"),
+        ([[{"input_ids": [1.0]}]], "the column 'input_ids' is [1.0]: give a list of whole numbers"),
+        ([[{"input_ids": [True]}]], "the column 'input_ids' is [True]: give a list of whole numbers"),
+        ([[{"input_ids": "text"}]], "the column 'input_ids' is 'text': give a list"),
+        ([[{"input_ids": [[1], [2, 3]]}]], "the column 'input_ids' is [[1], [2, 3]]: give a list"),
+        ([[{"input_ids": [1 << 70]}]], "give a list of whole numbers"),
+        ([[{"input_ids": [0, 1 << 31]}]], "the column 'input_ids' has 0 to 2,147,483,648: tokens are below"),
+        ([[TOKENS, {"ids": [1]}]], "a row has the columns 'ids', and an earlier one 'input_ids': give all rows"),
+        ([[TOKENS], [], [TOKENS | {"mask": []}]], "a row has the columns 'input_ids', 'mask', and an earlier one"),
+        ([[], []], "got no rows: a cache has at least one"),
+    ],
+)
+def test_rows_that_are_no_tokens_make_no_cache(tmp_path: Path, shards: list[Any], told: str) -> None:
+    data = Dataset.from_list(shards).flat_map(list).write_levanter_cache(f"{tmp_path}/cache")
+    with pytest.raises(PipelineError, match=f"write_levanter_cache.*{re.escape(told)}"):
+        run(data)
+    assert [*tmp_path.rglob("*.json"), *tmp_path.rglob("*.part")] == []
+
+
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 1\n"
 
 

@@ -11,9 +11,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import fsspec
+import numpy as np
 import pytest
 
 from tests.datasets.caches import config, contents, lines, with_tokenizers
+from tradewind.datasets import Dataset, PipelineError, create_backend
 from tradewind.datasets.files import write_json
 from tradewind.datasets.tokenization import RECORD_FILE, SPAN_BYTES, TokenizeFilesConfig, tokenize
 from tradewind.recipes.token_cache import own_scratch
@@ -376,3 +378,35 @@ def test_allowed_test_data_is_reported(root: Path, capsys: pytest.CaptureFixture
     files = path_of(root, "a_test_b.jsonl", lines(["a"]))
     assert tokenize(config(root, files, "allowed", allow_test_in_train=True))["train_documents"] == 1
     assert "a_test_b.jsonl looks like test data ('test' or 'validation'), which is allowed" in capsys.readouterr().out
+
+
+def encoded(shard: str) -> list[dict[str, Any]]:
+    """Return four rows of tokens; note the shard, and fail for one that may not be made yet."""
+    folder, number = shard.rsplit("/", 1)
+    if number == "2" and not Path(folder, "go").exists():
+        raise OSError("the disk is gone")
+    with Path(folder, "made").open("a") as made:
+        made.write(number)
+    return [{"input_ids": [int(number)] * length, "mask": np.ones(length, np.uint8)} for length in (2, 0, 3, 1)]
+
+
+def test_rows_of_tokens_become_one_cache_shard_by_shard(tmp_path: Path) -> None:
+    from levanter.store.cache import TreeCache
+
+    shards = [*(f"{tmp_path}/{number}" for number in range(3))]
+    data = Dataset.from_list(shards).flat_map(encoded).write_levanter_cache(f"{tmp_path}/cache", {"tokenizer": "a/b"})
+    backend = create_backend("sync", scratch=f"{tmp_path}/scratch")
+    with pytest.raises(PipelineError, match="the disk is gone"):
+        backend.execute(data)
+    assert not (tmp_path / "cache").exists()
+    Path(tmp_path, "go").touch()
+    for _ in range(2):
+        assert backend.execute(data) == [f"{tmp_path}/cache/shard_ledger.json"]
+        assert (tmp_path / "made").read_text() == "012"
+    cache = TreeCache.load(f"{tmp_path}/cache", {name: np.zeros(0, np.int32) for name in ("input_ids", "mask")})
+    rows = [cache[number] for number in range(len(cache))]
+    assert [row["input_ids"].tolist() for row in rows] == [[n] * length for n in range(3) for length in (2, 0, 3, 1)]
+    assert [row["mask"].tolist() for row in rows] == [[1] * length for length in (2, 0, 3, 1)] * 3
+    assert cache.ledger.metadata.preprocessor_metadata == {"tokenizer": "a/b"}
+    assert cache.ledger.field_counts == {"input_ids": 18, "mask": 18}
+    assert list((tmp_path / "scratch").rglob("*.tokens")) == []

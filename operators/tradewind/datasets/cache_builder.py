@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from tradewind.datasets.cache_rows import LEDGER_FILE
 from tradewind.datasets.files import exists, join, write_text
 from tradewind.datasets.ray_tasks import spread
 from tradewind.datasets.token_shards import Shard
@@ -22,8 +23,6 @@ from tradewind.storage.filesystems import remove_file
 if TYPE_CHECKING:
     import numpy as np
 
-LEDGER_FILE: Final = "shard_ledger.json"
-"""``levanter.store.cache.LEDGER_FILE_NAME``, known here without importing Levanter."""
 _MAX_LOCAL_VALUES: Final = 64_000_000
 """Up to so many values of the first field, this process writes the arrays itself."""
 
@@ -65,13 +64,18 @@ def build_cache(
     path: str, files: Mapping[str, Sequence[Shard]], fields: Sequence[tuple[str, str]], processor: Any, metadata: Any
 ) -> None:
     """Write a cache of these files' shards, in their order; the keys are the names of the files in the ledger."""
-    from levanter.store.cache import LEDGER_FILE_NAME, CacheLedger, CacheMetadata
+    write_text(join(path, LEDGER_FILE), write_arrays(path, files, fields, processor.output_exemplar, metadata))
+
+
+def write_arrays(
+    path: str, files: Mapping[str, Sequence[Shard]], fields: Sequence[tuple[str, str]], exemplar: Any, metadata: Any
+) -> str:
+    """Write all of a cache but its ledger; return that. Until the caller has written it, the cache is not finished."""
+    from levanter.store.cache import CacheLedger, CacheMetadata
     from levanter.store.jagged_array import DEFAULT_WRITE_CHUNK_SIZE
     from levanter.store.tree_store import TreeStore
 
-    fs, root = file_system_at(join(path, LEDGER_FILE_NAME))
-    remove_file(fs, root)
-    exemplar = processor.output_exemplar
+    remove_file(*file_system_at(join(path, LEDGER_FILE)))
     TreeStore.open(exemplar, path, mode="w", cache_metadata=True)
     ordered = [shard for shards in files.values() for shard in shards if shard.documents]
     if ordered:
@@ -88,7 +92,7 @@ def build_cache(
         field_counts={name: sum(shard.counts[at] for shard in ordered) for at, (name, _) in enumerate(fields)},
         metadata=CacheMetadata(metadata),
     )
-    write_text(join(path, LEDGER_FILE_NAME), ledger.to_json())
+    return str(ledger.to_json())
 
 
 def ledger_names(paths: Sequence[str]) -> list[str]:

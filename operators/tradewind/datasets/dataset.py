@@ -9,13 +9,16 @@ shards apart unless it is ``group_by``, ``deduplicate``, ``reshard``, ``reduce``
 
 from __future__ import annotations
 
+import json
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar, cast
 
+from tradewind.datasets.cache_rows import LEDGER_FILE, token_row, write_tokens
+from tradewind.datasets.files import join
 from tradewind.datasets.rows import selected
 from tradewind.text import single_line, truncated_repr
 
@@ -34,6 +37,8 @@ Pattern = str | Callable[[int, int], str]
 """A text with ``{shard}``, ``{total}`` and ``{basename}``, or a function of a shard's number and their total."""
 _WIDTH: Final = re.compile(r"(0?[0-9]{1,2})?d?")
 _FORMATS: Final = {"shard": _WIDTH, "total": _WIDTH, "basename": re.compile("")}
+_DOCUMENTS_PER_BATCH: Final = 256
+"""Rows whose tokens are written at once."""
 _DOUBLE_SLASHES: Final = re.compile(r"(?<![:/])/{2,}")
 
 
@@ -419,9 +424,32 @@ class Dataset(Generic[T]):
             raise ValueError(f"write_parquet(schema={truncated_repr(schema)}): give a pyarrow.Schema.")
         return self._writing("parquet", output_pattern, skip_existing, schema=schema)
 
-    def write_binary(self, output_pattern: Pattern, skip_existing: bool = False) -> Dataset[str]:
-        """Write the bytes of each shard's rows one after another."""
-        return self._writing("binary", output_pattern, skip_existing)
+    def write_binary(
+        self, output_pattern: Pattern, skip_existing: bool = False, *, is_packed: bool = False
+    ) -> Dataset[str]:
+        """Write the bytes of each shard's rows one after another; ``is_packed`` if they are as the ending says."""
+        options = {"is_packed": True} if is_packed else {}
+        return self._writing("binary", output_pattern, skip_existing, **options)
+
+    def write_levanter_cache(
+        self, output_path: str, metadata: Mapping[str, Any] | None = None, skip_existing: bool = False
+    ) -> Dataset[str]:
+        """Write all rows, in the order of the shards, as one token cache, and continue with the path of its ledger.
+
+        Rows are columns of token ids, ``{"input_ids": [1, 2]}``; all have the same. ``metadata`` is the ledger's.
+        """
+        _check_text("write_levanter_cache", "output_path", output_path)
+        if set("{}") & set(output_path):
+            raise ValueError(f"write_levanter_cache({truncated_repr(output_path)}): give a folder; it is one cache.")
+        try:
+            held = json.loads(json.dumps(metadata or {}))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"write_levanter_cache(metadata={truncated_repr(metadata)}): {error}.") from error
+        checked = self._transformed("map", token_row, "write_levanter_cache").window(_DOCUMENTS_PER_BATCH)
+        tokens = checked.map_shard(write_tokens)._with(Shuffle("write_levanter_cache", 1))
+        ledger = FilePattern("write_levanter_cache", join(output_path, LEDGER_FILE))
+        write = Write("write_levanter_cache", "levanter_cache", ledger, skip_existing, (("metadata", held),))
+        return cast("Dataset[str]", tokens._with(write))
 
     def _transformed(
         self, kind: str, fn: Callable[..., Any], name: str | None = None, initial: Any = None

@@ -87,6 +87,7 @@ class Rows:
     """The state of one shard while it is processed.
 
     Attributes:
+        folder: The stage's files of shards, removed when the pipeline has ended.
         path: File that is read; empty outside of one.
         number: Number of the row in it, from 1.
         row: The row itself, as it was read.
@@ -95,8 +96,9 @@ class Rows:
         first_rejection: Place and error of the first of them.
     """
 
-    def __init__(self, on_error: OnError = "raise") -> None:
+    def __init__(self, on_error: OnError = "raise", folder: str = "") -> None:
         self.on_error = on_error
+        self.folder = folder
         self.path = ""
         self.number = 0
         self.row: Any = None

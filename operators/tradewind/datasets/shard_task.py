@@ -143,7 +143,7 @@ class ShardFailure:
 
 def run_shard(work: StageWork, shard: int) -> ShardResult | ShardFailure:
     """Process one shard, write its file and then its record."""
-    rows = Rows(work.on_error)
+    rows = Rows(work.on_error, work.folder)
     token = current_rows.set(rows)
     started = time.monotonic()
     try:

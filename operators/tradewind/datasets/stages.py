@@ -337,8 +337,8 @@ def _is_own(value: Any) -> bool:
 
 
 def _members(owner: type) -> list[Any]:
-    """Return what a class defines itself; not what Python makes for it, such as ``__doc__``."""
-    made = ("__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__firstlineno__")
+    """Return what a class defines itself; not what Python adds, such as ``__slotnames__`` when it is pickled."""
+    made = ("__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__firstlineno__", "__slotnames__")
     return [part for name, value in sorted(vars(owner).items()) if name not in made for part in (name, value)]
 
 

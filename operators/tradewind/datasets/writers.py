@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import IO, Any, Final
 
+from tradewind.datasets.cache_rows import write_cache
 from tradewind.datasets.files import atomic_writer
 from tradewind.datasets.rows import RowError, Rows
 from tradewind.text import single_line, truncated_repr
@@ -44,7 +45,7 @@ class WrittenFile:
 
 
 def write_rows(kind: str, path: str, stream: Iterable[Any], rows: Rows, options: dict[str, Any]) -> WrittenFile:
-    """Write ``stream`` to ``path`` with the writer ``kind``: ``jsonl``, ``parquet`` or ``binary``.
+    """Write ``stream`` to ``path`` with the writer ``kind``: ``jsonl``, ``parquet``, ``levanter_cache`` or ``binary``.
 
     Raises:
         RowError: A row does not fit into the file, and ``rows`` leaves out none, or not one of Parquet.
@@ -54,10 +55,13 @@ def write_rows(kind: str, path: str, stream: Iterable[Any], rows: Rows, options:
         match kind:
             case "parquet":
                 count = _write_parquet(summed, path, stream, **options)
+            case "levanter_cache":
+                count = write_cache(summed, path, stream, **options)
             case "jsonl":
                 count = _write_lines(summed, path, rows.mapped(_json_line, iter(stream)))
             case _:
-                count = _write_lines(summed, path, rows.mapped(_plain_bytes, iter(stream)))
+                name = "" if options.get("is_packed") else path
+                count = _write_lines(summed, name, rows.mapped(_plain_bytes, iter(stream)))
     return WrittenFile(path, summed.size, summed.crc32, count)
 
 
