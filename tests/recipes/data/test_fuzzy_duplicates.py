@@ -17,8 +17,10 @@ import pytest
 from pyarrow import parquet
 
 from tests.recipes.data.steps import check_snapshot, run, shown
+from tradewind import output_path_of, run_param
 from tradewind.datasets import Backend, PipelineError, create_backend, set_flow_backend
 from tradewind.datasets.backends import Workers
+from tradewind.datasets.pipeline_step import run_dataset_step
 from tradewind.datasets.shard_task import StageWork
 from tradewind.recipes.data import FilterConfig, consolidate, deduplicate_fuzzy, normalize
 from tradewind.recipes.data.components import connected_components, edge_schema
@@ -83,7 +85,7 @@ def test_duplicates_across_sets_are_as_in_the_snapshot(tmp_path: Path) -> None:
     check_snapshot("fuzzy_duplicates", run(step, tmp_path), NEAR)
     kept = set()
     for name, documents in SETS.items():
-        rule = FilterConfig("remove_doc", step / name, "duplicate_document")
+        rule = FilterConfig("remove_doc", output_path_of(step, name), "duplicate_document")
         kept |= {row["source_id"] for row in rows(run(consolidate(f"kept/{name}", documents, [rule]), tmp_path))}
     assert kept == {"wiki1", "wiki2", "wiki3", "wiki5", "wiki6", "web5"}
 
@@ -182,7 +184,7 @@ def graphs() -> dict[str, list[tuple[str, str]]]:
         "a chain": list(zip(nodes, nodes[1:], strict=False)),
         "a chain in disorder": list(zip(shuffled, shuffled[1:], strict=False)),
         "a star": [(node, nodes[250]) for node in nodes if node != nodes[250]],
-        "at random": [tuple(draw.sample(nodes, 2)) for _ in range(300)] * 2,  # type: ignore[list-item]
+        "at random": list(zip(draw.choices(nodes[:250], k=400), draw.choices(nodes[250:], k=400), strict=True)) * 2,
     }
 
 
@@ -233,7 +235,7 @@ def test_driver_that_dies_after_each_stage_makes_the_same(tmp_path: Path) -> Non
         at_work: list[str] = []
         set_flow_backend(Dying("sync", begun=at_work))
         with suppress(Lost):
-            step.fn(own.config)
+            run_dataset_step(own.config)
         set_flow_backend(None)
         begun += at_work
     assert len(begun) > 15, "no stage of the pipelines ran twice"
@@ -254,6 +256,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"documents": ["wiki", "web"]}, "documents=['wiki', 'web']: give a set of documents, or a dict of names and sets"),
     ({"documents": {}}, "documents has 0 sets: give 1 to 1,000"),
     ({"documents": {"a/b": "wiki"}}, "documents: a set has the name 'a/b': give letters, digits"),
+    ({"documents": {"stats.json": "wiki"}}, "documents: a set has the name 'stats.json'"),
     ({"documents": {"clusters": "wiki"}}, "documents: a set has the name 'clusters'"),
     ({"documents": {"a": "wiki", "b": "wiki"}}, "documents: 'a' and 'b' are the same set: give it once"),
     ({"documents": {"a": SETS["web"], "b": SETS["web"]}}, "documents: 'a' and 'b' are the same set: give it once"),
@@ -275,6 +278,7 @@ def test_version_counts_all_but_the_prefix() -> None:
         {"threshold": 0.9}, {"threshold": None}, {"num_perm": 260}, {"bands": 22}, {"ngram": 6}, {"seed": 43},
     ]  # fmt: skip
     assert len({version(**each) for each in others}) == len(others)
+    deduplicate_fuzzy("d", "x", threshold=run_param("threshold"), bands=run_param("bands"))  # checked by the plan
 
 
 def test_set_that_is_none_is_refused_by_its_name(tmp_path: Path) -> None:

@@ -38,11 +38,12 @@ from tradewind.recipes.model_spec import versioned_value
 from tradewind.recipes.steps import naming_step
 from tradewind.steps import ExecutorStep, this_output_path
 from tradewind.steps.fields import PATH, TEXTS, FieldRule, check_fields, number
+from tradewind.steps.placeholders import VersionedValue
 from tradewind.text import truncated_repr
 
 _ONE_SET: Final = "documents"
 """Name of a set that is not one of several."""
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _DOCUMENTS: Final = replace(PATH, wanted="a set of documents, or a dict of names and sets")
 _CLUSTERS: Final = "clusters"
 _MAX_SETS: Final = 1_000
@@ -79,11 +80,16 @@ class FuzzyConfig:
         for each in self.documents:
             PATH.check("documents", each)
         check_fields(self, names=TEXTS, output_path=PATH, threshold=_THRESHOLD)
+        self.minhash.check_reach(_unversioned(self.threshold))
 
     @property
     def minhash(self) -> MinHash:
         """Sizes of the signatures."""
-        return MinHash(**{field.name: getattr(self, field.name) for field in fields(MinHash)})
+        return MinHash(**{field.name: _unversioned(getattr(self, field.name)) for field in fields(MinHash)})
+
+
+def _unversioned(value: Any) -> Any:
+    return value.value if isinstance(value, VersionedValue) else value
 
 
 @naming_step
@@ -114,12 +120,8 @@ def deduplicate_fuzzy(
     Raises:
         ValueError: An argument does not take its value, or the bands miss most pairs at the threshold.
     """
-    sizes = {"num_perm": num_perm, "bands": bands, "ngram": ngram, "seed": seed}
-    _THRESHOLD.check("threshold", threshold)
-    minhash = MinHash(**sizes)
-    if threshold is not None:
-        minhash.check_reach(threshold)
     sets = _named(documents)
+    sizes = {"num_perm": num_perm, "bands": bands, "ngram": ngram, "seed": seed}
     counted = {"threshold": threshold, **sizes, "signatures": SIGNATURES}
     config = FuzzyConfig(
         list(sets.values()),
@@ -142,7 +144,7 @@ def _named(documents: Any) -> dict[str, Any]:
     for name, each in documents.items():
         if not isinstance(name, str) or not _NAME.fullmatch(name) or name == _CLUSTERS:
             raise ValueError(
-                f"documents: a set has the name {truncated_repr(name)}: give letters, digits, '_', '.' and '-', at "
+                f"documents: a set has the name {truncated_repr(name)}: give letters, digits, '_' and '-', at "
                 f"most 100, and not {_CLUSTERS!r}."
             )
         path = path_input(f"documents[{name!r}]", each)
@@ -164,7 +166,7 @@ class _Set:
 
 
 def _sets(config: FuzzyConfig) -> list[_Set]:
-    found = []
+    found: list[_Set] = []
     for at, folder in enumerate(config.documents):
         name = config.names[at] if config.names else _ONE_SET
         attributes = join(config.output_path, name) if config.names else config.output_path
@@ -283,8 +285,8 @@ def _star(_: int, members: Iterator[tuple[int, str]]) -> Iterator[tuple[str, str
             yield place, first
 
 
-def _itself(pair: tuple[str, str]) -> tuple[str, str]:
-    return pair
+def _itself(row: Any) -> Any:
+    return row
 
 
 def _as_edge(pair: tuple[str, str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from tradewind.steps.fields import FieldRule, check_fields, integer
 
@@ -53,20 +53,27 @@ class MinHash:
             ngram=_from_1_to(_MAX_NGRAM),
             seed=integer(0),
         )
-        if self.num_perm % self.bands:
+        if self._is_known and self.num_perm % self.bands:
             divisors = ", ".join(map(str, _divisors(self.num_perm)))
             raise ValueError(f"bands={self.bands} does not divide num_perm={self.num_perm}: give one of {divisors}.")
+
+    @property
+    def _is_known(self) -> bool:
+        """Whether no size is a run's parameter."""
+        return isinstance(self.num_perm, int) and isinstance(self.bands, int)
 
     def chance(self, similarity: float) -> float:
         """Return the probability that two texts of this similarity are compared."""
         return _chance(similarity, self.bands, self.num_perm // self.bands)
 
-    def check_reach(self, threshold: float) -> None:
-        """Refuse bands that miss most pairs of a similarity.
+    def check_reach(self, threshold: Any) -> None:
+        """Refuse bands that miss most pairs of a similarity, if both are known.
 
         Raises:
             ValueError: Fewer than half of them are compared.
         """
+        if not self._is_known or not isinstance(threshold, (int, float)):
+            return
         if (found := self.chance(threshold)) < _MIN_FOUND:
             reaching = [
                 bands
