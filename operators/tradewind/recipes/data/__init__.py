@@ -11,6 +11,7 @@ from tradewind.recipes.data.evaluation_sets import Evaluation
 from tradewind.recipes.data.filter_rules import C4, FineWeb, GopherQuality, GopherRepetition
 from tradewind.recipes.data.filters import filter_documents
 from tradewind.recipes.data.fuzzy_duplicates import deduplicate_fuzzy
+from tradewind.recipes.data.html_text import Markdownify, Resiliparse, Trafilatura, html_to_text
 from tradewind.recipes.data.normalized import normalize
 from tradewind.recipes.data.pii import MaskPii, mask_pii
 from tradewind.recipes.data.scoring import score_documents
@@ -24,13 +25,17 @@ __all__ = [
     "FineWeb",
     "GopherQuality",
     "GopherRepetition",
+    "Markdownify",
     "MaskPii",
+    "Resiliparse",
+    "Trafilatura",
     "consolidate",
     "decontaminate",
     "deduplicate_exact",
     "deduplicate_fuzzy",
     "filter_documents",
     "from_dolma",
+    "html_to_text",
     "mask_pii",
     "normalize",
     "score_documents",
