@@ -95,7 +95,7 @@ def parse_address(given: object, base: Address | None = None) -> Address:
     if "@" in parts.netloc:
         raise AddressError("userinfo", "it has a user name or password")
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return Address(scheme, _host(host), _PORTS[scheme] if port is None else port, _target(target))
+    return Address(scheme, _host(host, "[" in parts.netloc), _PORTS[scheme] if port is None else port, _target(target))
 
 
 def check_port(address: Address, allowed: Collection[int]) -> None:
@@ -134,11 +134,11 @@ def literal_ip(host: str) -> IpAddress | None:
         return None
 
 
-def _host(host: str) -> str:
+def _host(host: str, is_bracketed: bool) -> str:
     """Return a host in lower case and ASCII; only ``192.0.2.1`` and ``[2001:db8::1]`` are numbers."""
-    if ":" in host:
+    if is_bracketed:
         address = literal_ip(host)
-        if address is None or "%" in host:
+        if address is None or address.version == 4 or "%" in host:
             raise AddressError("invalid", "its host is no IPv6 address")
         return str(address)
     name = host.removesuffix(".")
