@@ -12,7 +12,7 @@ from pyarrow import parquet
 
 from tests.recipes.data.steps import run
 from tradewind.recipes.data import FilterConfig, consolidate, normalize, score_documents, train_classifier
-from tradewind.steps import ExecutorStep
+from tradewind.steps import ExecutorStep, resolve
 
 KINDS = ("fasttext", "hashed_logistic")
 SMALL: dict[str, dict[str, Any]] = {"fasttext": {"dim": 8, "epoch": 30}, "hashed_logistic": {"features": 1 << 12}}
@@ -64,3 +64,20 @@ def test_training_and_scores_are_the_same_bytes(kind: str, tmp_path: Path) -> No
     first, second = ([contents(run(each, tmp_path / to)) for each in (step, scores)] for to in ("one", "two"))
     assert first == second
     assert len(first[0]) == 3
+
+
+def by_length(texts: list[str]) -> list[dict[str, float]]:
+    return [{"words": float(len(text.split())), "even": len(text) % 2.0} for text in texts]
+
+
+def test_function_of_a_user_scores_documents(tmp_path: Path) -> None:
+    documents = normalize("documents", str(pages(tmp_path / "sea", "sea", 3)), shards=4)
+    scores = score_documents("scores", documents, by_length, attribute="size")
+    kept = consolidate("kept", documents, [FilterConfig("classify", scores, "size", "words", threshold=30)])
+    run(kept, tmp_path)
+    version = resolve([scores], "/p").of(scores).hash
+    assert version != resolve([score_documents("scores", documents, wrong_length)], "/p").steps[-1].hash
+
+
+def wrong_length(texts: list[str]) -> list[float]:
+    return [0.0] * (len(texts) + 1)

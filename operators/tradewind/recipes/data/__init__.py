@@ -12,6 +12,7 @@ from tradewind.recipes.data.filter_rules import C4, FineWeb, GopherQuality, Goph
 from tradewind.recipes.data.filters import filter_documents
 from tradewind.recipes.data.fuzzy_duplicates import deduplicate_fuzzy
 from tradewind.recipes.data.html_text import Markdownify, Resiliparse, Trafilatura, html_to_text
+from tradewind.recipes.data.language import identify_language
 from tradewind.recipes.data.normalized import normalize
 from tradewind.recipes.data.pii import MaskPii, mask_pii
 from tradewind.recipes.data.scoring import score_documents
@@ -36,6 +37,7 @@ __all__ = [
     "filter_documents",
     "from_dolma",
     "html_to_text",
+    "identify_language",
     "mask_pii",
     "normalize",
     "score_documents",

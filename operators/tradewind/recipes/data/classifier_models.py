@@ -18,11 +18,12 @@ from typing import Any, Final, Protocol
 from tradewind.datasets import Dataset, flow_backend
 from tradewind.datasets.dataset import FilesSource
 from tradewind.datasets.execution import list_source
-from tradewind.datasets.files import exists, is_remote, join
+from tradewind.datasets.files import is_remote, join
+from tradewind.datasets.rows import RowError
 from tradewind.recipes.data import fasttext_models, hashed_models
-from tradewind.storage import open_file
+from tradewind.storage import file_system_at, open_file
 from tradewind.storage.bounded_read import SMALL
-from tradewind.text import single_line
+from tradewind.text import quote_first_names, single_line
 
 FASTTEXT: Final = "fasttext"
 HASHED: Final = "hashed_logistic"
@@ -58,15 +59,15 @@ class Classifier:
     arguments: Mapping[str, Any] | None = None
 
     def checked(self) -> Classifier:
-        """Return the same with the labels of a model of fastText, which a worker loads to find out if it can.
+        """Return the same with the labels of a file of fastText, after a worker has loaded it.
 
         Raises:
-            PipelineError: The file is no model of fastText.
+            PipelineError: The file is no such model, or one with other labels.
         """
         if self.kind != FASTTEXT:
             return self
-        labels = flow_backend().execute(Dataset.from_list([self.file]).map(_checked_labels))[0]
-        return replace(self, labels=tuple(labels))
+        check = _Check(self.labels)
+        return replace(self, labels=tuple(flow_backend().execute(Dataset.from_list([self.file]).map(check))[0]))
 
     @contextmanager
     def loaded(self) -> Iterator[Model]:
@@ -77,12 +78,24 @@ class Classifier:
     def _load(self, file: str) -> Model:
         if self.kind == HASHED:
             return hashed_models.HashedModel(file, self.labels, self.arguments or {})
-        return fasttext_models.FastTextModel(file)
+        return fasttext_models.FastTextModel(file, self.labels)
 
 
-def _checked_labels(path: str) -> list[str]:
-    with local_copy(path) as file:
-        return fasttext_models.checked_labels(file)
+@dataclass(frozen=True)
+class _Check:
+    """Return the labels of a file of fastText, which are to be ``expected`` if there are any."""
+
+    expected: tuple[str, ...]
+
+    def __call__(self, path: str) -> list[str]:
+        try:
+            with local_copy(path) as file:
+                labels = fasttext_models.checked_labels(file)
+            if self.expected and labels != list(self.expected):
+                raise ValueError(f"its labels are {quote_first_names(labels)}")
+        except ValueError as error:
+            raise RowError(f"{path} is no usable model of fastText: {error}.") from None
+        return labels
 
 
 def classifier_at(path: str, field: str) -> Classifier:
@@ -91,7 +104,8 @@ def classifier_at(path: str, field: str) -> Classifier:
     Raises:
         ValueError: With ``field``: there is none, or its description is unusable.
     """
-    if path.endswith(_ENDINGS) and exists(path):
+    fs, name = file_system_at(path)
+    if fs.isfile(name):
         return Classifier(path, FASTTEXT)
     from tradewind.storage.files import read_contents  # not while a DAG file is parsed: it loads fsspec
 

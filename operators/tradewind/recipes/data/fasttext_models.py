@@ -6,13 +6,15 @@ takes a word that begins with ``__label__`` for a label; so both are broken up i
 
 from __future__ import annotations
 
-import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from tradewind.recipes.data.fasttext_files import read_labels
 from tradewind.steps.fields import FieldRule, integer, number, one_of
 from tradewind.text import single_line
 
@@ -30,14 +32,19 @@ ARGUMENTS: Final[Mapping[str, tuple[FieldRule, Any]]] = {
     "loss": (one_of(("softmax", "hs", "ova")), "softmax"),
 }
 """Arguments of a training, and their defaults: fastText's names and values."""
-
 _CHECK: Final = """
-import json, sys
-import fasttext
-model = fasttext.load_model(sys.argv[1]).f
-model.predict("a\\n", 1, 0.0, "strict")
-print(json.dumps(model.getLabels("strict")[0]))
+import resource, sys
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[2]), int(sys.argv[2])))
+from fasttext_pybind import fasttext
+model = fasttext()
+model.loadModel(sys.argv[1])
+for line in ("", "a the", "\u00e9 \u4e2d"):
+    model.predict(line + "\\n", 1, 0.0, "strict")
 """
+_CHECK_BYTES: Final = 1 << 30
+"""Memory that loading a model may take, besides four times its file."""
+_CHECK_TIMEOUT_S: Final = 300.0
 
 
 def plain_line(text: str) -> str:
@@ -55,37 +62,48 @@ class FastTextModel:
     """A supervised model in a local file.
 
     Attributes:
-        labels: Its labels, without fastText's prefix, sorted.
+        labels: Its labels, without fastText's prefix.
     """
 
-    def __init__(self, file: str) -> None:
-        import fasttext
+    def __init__(self, file: str, labels: Sequence[str]) -> None:
+        from fasttext_pybind import fasttext  # not through fasttext, whose predict() fails with NumPy 2
 
-        self._model = fasttext.load_model(file).f
-        given, _ = self._model.getLabels("strict")
-        self.labels = tuple(sorted(label.removeprefix(PREFIX) for label in given))
+        self.labels = tuple(labels)
+        self._model = fasttext()
+        self._model.loadModel(file)
 
     def scores(self, texts: Sequence[str]) -> list[dict[str, float]]:
-        """Return the probability of each label, text by text."""
+        """Return the probability of each label, text by text; nothing for a text without a known word."""
         return [self.best(text, len(self.labels)) for text in texts]
 
-    def best(self, text: str, count: int) -> dict[str, float]:
+    def best(self, text: str, count: int = 1) -> dict[str, float]:
         """Return the most probable labels of a text, the best first."""
         found = self._model.predict(plain_line(text) + "\n", count, 0.0, "strict")
         return {label.removeprefix(PREFIX): score for score, label in found}
 
 
 def checked_labels(file: str) -> list[str]:
-    """Return the labels of a local file; load it in a process of its own, since fastText may crash over a bad one.
+    """Return the labels of a local file, sorted; load it in a process of its own, since fastText may crash over it.
 
     Raises:
         ValueError: It is no model that fastText can use.
     """
-    result = subprocess.run([sys.executable, "-c", _CHECK, file], capture_output=True, text=True, check=False)
+    labels = read_labels(file)
+    limit = _CHECK_BYTES + 4 * os.path.getsize(file)
+    try:
+        result = subprocess.run(
+            [sys.executable, "-c", _CHECK, file, str(limit)],
+            capture_output=True,
+            check=False,
+            errors="replace",
+            timeout=_CHECK_TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise ValueError(f"fastText has not loaded it within {_CHECK_TIMEOUT_S:g} s") from None
+    if result.returncode < 0:
+        raise ValueError(f"fastText ends over it with {signal.Signals(-result.returncode).name}: it is cut or damaged")
     if result.returncode:
-        last = (result.stderr.strip().splitlines() or [f"it ended with {result.returncode}"])[-1]
-        raise ValueError(f"{file} is no usable model of fastText: {single_line(last)}.")
-    labels: list[str] = json.loads(result.stdout)
+        raise ValueError(f"fastText refuses it: {single_line((result.stderr.strip().splitlines() or [''])[-1])}")
     return sorted(label.removeprefix(PREFIX) for label in labels)
 
 
