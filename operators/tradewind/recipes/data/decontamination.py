@@ -25,7 +25,7 @@ from tradewind.recipes.data.document_sets import (
     set_files,
 )
 from tradewind.recipes.data.evaluation_sets import EVALUATIONS, Evaluation, counting_evaluations, index_evaluations
-from tradewind.recipes.data.ngram_index import IndexHeader, load_index
+from tradewind.recipes.data.ngram_index import IndexHeader, NgramIndex, load_index
 from tradewind.recipes.data.words import ALGORITHM, ngram_hashes, word_hashes, word_spans
 from tradewind.recipes.model_spec import versioned_value
 from tradewind.recipes.steps import naming_step
@@ -174,47 +174,52 @@ class _Finding:
         if not len(grams):
             counters.increment("too_short")
             return
-        places, numbers = index.find(grams)
+        places, runs = index.find(grams)
         if not len(places):
             return
-        runs = np.unique(numbers)
-        items, counts = index.items_of(runs)
+        different = np.unique(runs)
+        items, counts = index.items_of(different)
         held, shared = np.unique(items, return_counts=True)
         enough = shared / index.totals[held] >= self.threshold
         held, shared = held[enough], shared[enough]
         if not len(held):
             return
-        of_run = np.repeat(np.arange(len(runs)), counts)
-        marked = runs[np.unique(of_run[np.isin(items, held)])]
-        spans = run_spans(text, places[np.isin(numbers, marked)], index.length)
-        counters.increment(CONTAMINATED)
-        by = list(self._by(held, shared, text[slice(*spans[0])][:_MAX_EXCERPT]))
+        run_of = np.repeat(different, counts)
+        words = word_spans(text)
+        by = []
+        for best in _best_items(index, held, shared):
+            begin, end = run_spans(words, places[np.isin(runs, run_of[items == held[best.at]])], index.length)[0]
+            shares = {"ngrams": int(shared[best.at]), "of": int(index.totals[held[best.at]])}
+            label, part = index.label(int(held[best.at])), text[begin:end][:_MAX_EXCERPT]
+            by.append({"evaluation": best.evaluation, "item": label, "items": best.items, **shares, "text": part})
+            counters.increment(f"{CONTAMINATED}.{best.evaluation}")
+        spans = run_spans(words, places[np.isin(runs, run_of[np.isin(items, held)])], index.length)
         attributes = {CONTAMINATED: True, CONTAMINATED_SPANS: spans, CONTAMINATED_BY: by}
+        counters.increment(CONTAMINATED)
         yield {"id": document["id"], "attributes": attributes, "items": held.tolist()}
 
-    def _by(self, held: Any, shared: Any, text: str) -> Iterator[dict[str, Any]]:
-        import numpy as np
 
-        index = load_index(self.index)
-        totals, owners = index.totals[held], index.evaluation_of(held)
-        for owner in np.unique(owners).tolist():
-            own = np.flatnonzero(owners == owner)
-            best = own[np.lexsort((held[own], -shared[own] / totals[own]))[0]]
-            evaluation = index.evaluation_name(owner)
-            counters.increment(f"{CONTAMINATED}.{evaluation}")
-            yield {
-                "evaluation": evaluation,
-                "item": index.label(int(held[best])),
-                "items": len(own),
-                "ngrams": int(shared[best]),
-                "of": int(totals[best]),
-                "text": text,
-            }
+@dataclass(frozen=True)
+class _Best:
+    """The item of an evaluation set of which a document has the largest share; ``at`` is its place among all found."""
+
+    evaluation: str
+    items: int
+    at: int
 
 
-def run_spans(text: str, places: Any, length: int) -> list[list[int]]:
-    """Return begin and end of the parts of a text that runs of words at these places cover."""
-    words = word_spans(text)
+def _best_items(index: NgramIndex, held: Any, shared: Any) -> Iterator[_Best]:
+    import numpy as np
+
+    owners = index.evaluation_of(held)
+    for owner in np.unique(owners).tolist():
+        own = np.flatnonzero(owners == owner)
+        first = np.lexsort((held[own], -shared[own] / index.totals[held[own]]))[0]
+        yield _Best(index.evaluation_name(owner), len(own), int(own[first]))
+
+
+def run_spans(words: Sequence[tuple[int, int]], places: Any, length: int) -> list[list[int]]:
+    """Return begin and end of the parts of a text that runs of its words at these places cover."""
     spans: list[list[int]] = []
     covered = -1
     for place in places.tolist():

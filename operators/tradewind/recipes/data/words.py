@@ -20,9 +20,11 @@ _ASCII_WORDS: Final = re.compile("[A-Za-z0-9]+")
 _PLAIN_WORDS: Final = re.compile(r"[^\W_]+")
 _UNSPACED: Final = (
     (0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3040, 0x30FF), (0x3400, 0x9FFF), (0xF900, 0xFAFF),
-    (0x20000, 0x3FFFF),
+    (0xFF66, 0xFF9D), (0x20000, 0x3FFFF),
 )  # fmt: skip
 """Thai and Lao, Burmese, Khmer, kana, Han."""
+_HALF_WIDTH_MARKS: Final = (0xFF9E, 0xFF9F)
+"""Marks of half-width kana, which Unicode has as letters."""
 _ZERO_WIDTH_SPACE: Final = 0x200B
 _MAX_CACHED: Final = 500_000
 _FACTOR: Final = 0x9E3779B97F4A7C15
@@ -86,7 +88,7 @@ def _patterns() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
 
     Marks beyond the first 65,536 characters, which few scripts have, separate words: they would slow down all texts.
     """
-    marks, invisible = [], []
+    marks, invisible = [*_HALF_WIDTH_MARKS], []
     for code in (*range(0x10000), *range(0xE0000, 0xE0200)):
         kind = unicodedata.category(chr(code))
         if kind == "Cf" and code != _ZERO_WIDTH_SPACE:
