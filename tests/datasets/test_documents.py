@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from fsspec.core import url_to_fs
 
+from tradewind.datasets import Dataset, create_backend
 from tradewind.datasets.documents import Document, document_files, read_documents, write_documents
 from tradewind.datasets.files import atomic_writer, join, read_text, remove_unfinished, write_text
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
@@ -39,6 +40,17 @@ def test_collection_includes_subfolders_on_object_store() -> None:
     write_documents(f"{folder}/validation", DOCUMENTS[4:])
     assert document_files(folder)[0] == f"{folder}/train/part-00000.jsonl.gz"
     assert list(read_documents(folder)) == DOCUMENTS
+
+
+def test_set_in_parquet_is_a_collection(tmp_path: Path) -> None:
+    rows = [document._asdict() | {"source": "a"} for document in DOCUMENTS]
+    shards = Dataset.from_list([rows[:1], rows[1:], []]).flat_map(list)
+    create_backend("sync").execute(shards.write_parquet(f"{tmp_path}/part-{{shard}}.parquet"))
+    assert list(read_documents(str(tmp_path))) == DOCUMENTS
+    attributes = Dataset.from_list([{"id": "a", "attributes": {"score": 1}}])
+    create_backend("sync").execute(attributes.write_parquet(f"{tmp_path}/part-4.parquet"))
+    with pytest.raises(ValueError, match=r"part-4.parquet row 1 is not a document with an id and a text: 'text'"):
+        list(read_documents(str(tmp_path)))
 
 
 def test_empty_folder_refused(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,11 +16,25 @@ import numpy as np
 import pytest
 
 from tests.datasets.caches import config, contents, lines, with_tokenizers
-from tradewind.datasets import Dataset, PipelineError, create_backend
-from tradewind.datasets.files import write_json
+from tests.recipes.data.steps import run
+from tradewind.datasets import Dataset, PipelineError, create_backend, dataset_step
+from tradewind.datasets.files import write_json, write_text
 from tradewind.datasets.tokenization import RECORD_FILE, SPAN_BYTES, TokenizeFilesConfig, tokenize
+from tradewind.marin.defaults import default_tokenize
+from tradewind.recipes.data import (
+    C4,
+    FilterConfig,
+    MaskPii,
+    consolidate,
+    deduplicate_exact,
+    filter_documents,
+    from_dolma,
+    normalize,
+    to_dolma,
+)
 from tradewind.recipes.token_cache import own_scratch
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
+from tradewind.steps import ExecutorStep, this_output_path
 
 pytestmark = [pytest.mark.slow]
 
@@ -42,6 +57,12 @@ TEXTS = [
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with the three tokenizers."""
     return with_tokenizers(tmp_path_factory.mktemp("tokens"))
+
+
+@pytest.fixture
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder whose path has no word ``test``, which data to train on may not have."""
+    return tmp_path_factory.mktemp("store")
 
 
 def write_parquet(path: Path, texts: list[str]) -> None:
@@ -410,3 +431,56 @@ def test_rows_of_tokens_become_one_cache_shard_by_shard(tmp_path: Path) -> None:
     assert cache.ledger.metadata.preprocessor_metadata == {"tokenizer": "a/b"}
     assert cache.ledger.field_counts == {"input_ids": 18, "mask": 18}
     assert list((tmp_path / "scratch").rglob("*.tokens")) == []
+
+
+def own_rows(config: dict[str, str]) -> Dataset[str]:
+    """Return a pipeline whose second shard has no rows: its file has no columns."""
+    return (
+        Dataset.from_list([TEXTS[:2], []]).flat_map(list).map(as_row).write_parquet(config["to"] + "/{shard}.parquet")
+    )
+
+
+def as_row(text: str) -> dict[str, str]:
+    return {"text": text}
+
+
+DOCUMENTS: dict[str, Callable[[ExecutorStep], ExecutorStep]] = {
+    "normalize": lambda pages: pages,
+    "filter_documents": lambda pages: filter_documents("filtered", pages, [MaskPii()]),
+    "consolidate": lambda pages: consolidate(
+        "clean", pages, [FilterConfig("remove_doc", deduplicate_exact("equal", pages), "duplicate_document")]
+    ),
+    "to_dolma": lambda pages: to_dolma("dolma", pages),
+    "from_dolma": lambda pages: from_dolma("back", to_dolma("dolma", pages), shards=2),
+    "dataset_step": lambda pages: dataset_step("own", own_rows, {"to": this_output_path()}),
+}
+ATTRIBUTES: dict[str, Callable[[ExecutorStep], ExecutorStep]] = {
+    "documents": lambda pages: deduplicate_exact("equal", pages),
+    "measures": lambda pages: filter_documents("measures", pages, [C4()], keep_attributes=True),
+    "lines": lambda pages: ExecutorStep("lines", write_attributes, {"to": this_output_path()}),
+}
+
+
+def write_attributes(config: dict[str, str]) -> None:
+    write_text(f"{config['to']}/part.jsonl", '{"id": "a", "attributes": {}}\n')
+
+
+def made_of_pages(make: Callable[[ExecutorStep], ExecutorStep], root: Path, folder: Path) -> dict[str, Any]:
+    """Tokenize what a recipe makes of three pages, two of them equal; return the record."""
+    (folder / "raw").mkdir()
+    (folder / "raw/pages.jsonl").write_bytes(lines(["One text.", "Another text.", "One text."]))
+    pages = normalize("pages", f"{folder}/raw", shards=3)
+    step = default_tokenize("pages", make(pages).as_input_name(), str(root / "end"))
+    return dict(json.loads((run(step, folder / "store") / RECORD_FILE).read_text()))
+
+
+@pytest.mark.parametrize("recipe", DOCUMENTS)
+def test_each_set_of_documents_is_tokenized(root: Path, folder: Path, recipe: str) -> None:
+    assert made_of_pages(DOCUMENTS[recipe], root, folder)["train"]["documents"] == 2
+
+
+@pytest.mark.parametrize("kind", ATTRIBUTES)
+def test_attributes_of_documents_are_refused(root: Path, folder: Path, kind: str) -> None:
+    told = "part.* has no 'text': .*'id', 'attributes'. Join attributes with their documents by consolidate"
+    with pytest.raises(ValueError, match=told):
+        made_of_pages(ATTRIBUTES[kind], root, folder)

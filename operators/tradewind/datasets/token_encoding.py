@@ -21,6 +21,7 @@ from tradewind.datasets.token_rows import (
     Open,
     Span,
     TokenizingError,
+    attributes_hint,
     row_place,
     rows_of,
 )
@@ -181,7 +182,8 @@ def _encode_rows(
 def _describe(problem: Exception, row: Any, text_key: str | None) -> str:
     if text_key is not None and isinstance(row, dict):
         if text_key not in row:
-            return f"has no {text_key!r}: it has {quote_first_names(row) or 'nothing'}. Give its format's text_key."
+            hint = attributes_hint(row) or " Give its format's text_key."
+            return f"has no {text_key!r}: it has {quote_first_names(row) or 'nothing'}.{hint}"
         if not isinstance(row[text_key], str):
             return f"has a {text_key!r} that is no text but a {type(row[text_key]).__name__}."
     if not isinstance(row, dict):

@@ -339,9 +339,12 @@ def _parquet_rows(path: str, column: str | None, span: Span, open_path: Open) ->
         with open_path(path) as file:
             opened = parquet.ParquetFile(file)
             names = opened.schema_arrow.names
+            if not names:  # of a shard without rows
+                return
             if column is not None and column not in names:
                 raise TokenizingError(
                     f"{row_place(path, 1)} has no {column!r}: its columns are {quote_first_names(names)}."
+                    f"{attributes_hint(names)}"
                 )
             groups, number = _groups(opened.metadata, span)
             wanted = None if column is None else [column]
@@ -355,6 +358,11 @@ def _parquet_rows(path: str, column: str | None, span: Span, open_path: Open) ->
         raise TokenizingError(
             f"{path} cannot be read on after row {number:,}: {single_line(error).rstrip('.')}."
         ) from error
+
+
+def attributes_hint(names: Iterable[Any]) -> str:
+    """Return what to do with rows of these columns if they are attributes of documents, which have no text."""
+    return " Join attributes with their documents by consolidate(...), and give that." if "attributes" in names else ""
 
 
 def _check_row_sizes(groups: Iterable[Any], column: str | None) -> None:
