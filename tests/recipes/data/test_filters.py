@@ -54,6 +54,10 @@ MEASURES: list[tuple[str, str, str, float]] = [
     ("fineweb", f"{'a' * 30}\n{'b' * 31}\n\n", "max_short_lines short_lines", 1 / 2),
     ("fineweb", "abc\nd\nabc", "max_duplicate_characters duplicate_characters", 3 / 7),
     ("fineweb", "a\nb c\nd", "max_list list", 2 / 4),
+    ("length", "é 中\nb", "min_characters characters", 5),
+    ("length", "é 中\nb", "max_characters characters", 5),
+    ("length", "é 中\nb", "min_words words", 3),
+    ("length", "é 中\nb", "max_words words", 3),
 ]  # fmt: skip
 
 

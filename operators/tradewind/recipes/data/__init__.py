@@ -8,7 +8,7 @@ from tradewind.recipes.data.decontamination import decontaminate
 from tradewind.recipes.data.dolma import from_dolma, to_dolma
 from tradewind.recipes.data.duplicates import deduplicate_exact
 from tradewind.recipes.data.evaluation_sets import Evaluation
-from tradewind.recipes.data.filter_rules import C4, FineWeb, GopherQuality, GopherRepetition
+from tradewind.recipes.data.filter_rules import C4, FineWeb, GopherQuality, GopherRepetition, Length
 from tradewind.recipes.data.filters import filter_documents
 from tradewind.recipes.data.fuzzy_duplicates import deduplicate_fuzzy
 from tradewind.recipes.data.html_text import Markdownify, Resiliparse, Trafilatura, html_to_text
@@ -26,6 +26,7 @@ __all__ = [
     "FineWeb",
     "GopherQuality",
     "GopherRepetition",
+    "Length",
     "Markdownify",
     "MaskPii",
     "Resiliparse",

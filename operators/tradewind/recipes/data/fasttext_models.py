@@ -66,7 +66,8 @@ class FastTextModel:
     """
 
     def __init__(self, file: str, labels: Sequence[str]) -> None:
-        from fasttext_pybind import fasttext  # not through fasttext, whose predict() fails with NumPy 2
+        # Not through the module fasttext, whose predict() fails with NumPy 2.
+        from fasttext_pybind import fasttext  # type: ignore[import-not-found]
 
         self.labels = tuple(labels)
         self._model = fasttext()

@@ -1,4 +1,4 @@
-"""Heuristic rules on the quality of a web page's text: those of Gopher, C4 and FineWeb.
+"""Heuristic rules on the quality of a web page's text: those of Gopher, C4 and FineWeb, and its length.
 
 A rule has thresholds as fields, and measures a text; ``Rule.apply`` names the first measure out of its bounds.
 
@@ -20,6 +20,7 @@ from itertools import accumulate, compress
 from operator import add, ne, sub
 from typing import Any, ClassVar, Final, NamedTuple
 
+from tradewind.steps.amounts import MAX_AMOUNT
 from tradewind.steps.fields import FLAG, TEXT, FieldRule, check_fields, integer, number
 from tradewind.text import truncated_repr
 
@@ -324,6 +325,28 @@ class FineWeb(Rule):
         share = _share(repeated, len(text) - breaks)
         yield Measure("duplicate_characters", share, most=self.max_duplicate_characters)
         yield Measure("list", _share(breaks, len(text.split())), most=self.max_list)
+
+
+@dataclass(frozen=True)
+class Length(Rule):
+    """Bounds of the length of a text, none unless they are given.
+
+    Attributes:
+        min_characters: Number of characters, white space included.
+        max_characters: Number of characters.
+        min_words: Number of words.
+        max_words: Number of words.
+    """
+
+    name: ClassVar[str] = "length"
+    min_characters: int = 0
+    max_characters: int = MAX_AMOUNT
+    min_words: int = 0
+    max_words: int = MAX_AMOUNT
+
+    def measure(self, text: str) -> Iterator[Measure]:
+        yield Measure("characters", len(text), self.min_characters, self.max_characters)
+        yield Measure("words", len(text.split()), self.min_words, self.max_words)
 
 
 def rule_of(given: Any, rules: Mapping[str, type[Rule]]) -> Rule:

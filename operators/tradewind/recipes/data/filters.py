@@ -21,7 +21,7 @@ from tradewind.datasets.files import basename, join
 from tradewind.datasets.rows import RowError, selected
 from tradewind.datasets.token_inputs import InputFile, input_files
 from tradewind.recipes.data.document_sets import attribute_schema, dataset_of, path_input, set_files
-from tradewind.recipes.data.filter_rules import C4, FineWeb, GopherQuality, GopherRepetition, Rule, rule_of
+from tradewind.recipes.data.filter_rules import C4, FineWeb, GopherQuality, GopherRepetition, Length, Rule, rule_of
 from tradewind.recipes.data.pii import MaskPii
 from tradewind.recipes.steps import naming_step
 from tradewind.steps import ExecutorStep, this_output_path, versioned
@@ -30,7 +30,7 @@ from tradewind.storage import open_file
 from tradewind.text import truncated_repr
 
 RULES: Final[Mapping[str, type[Rule]]] = {
-    rule.name: rule for rule in (GopherQuality, GopherRepetition, C4, FineWeb, MaskPii)
+    rule.name: rule for rule in (GopherQuality, GopherRepetition, C4, FineWeb, Length, MaskPii)
 }
 KEPT: Final = "kept"
 _Row = dict[str, Any]
