@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gzip
 import re
+import subprocess
+import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import brotli
+import fsspec
 import pytest
 import zstandard
 
@@ -128,6 +131,7 @@ BAD_RECORDS = {
     "odd status": (record(b"HTTP/1.1 2000 OK\r\n\r\n"), "it does not begin with a status of HTTP"),
     "long head": (response(PAGE, LONG_HEAD), "its head has more than 262,144 bytes"),
 }
+CUT_BODY = response(gzip.compress(PAGE * 99)[:-9], "Content-Encoding: gzip", header="WARC-Truncated: length")
 
 
 @pytest.mark.parametrize("case", BAD_RECORDS)
@@ -139,3 +143,73 @@ def test_bad_record_is_told_or_left_out(tmp_path: Path, case: str) -> None:
     for on_error in ("skip", "quarantine"):
         found = read(path, on_error)
         assert ([row["payload"] for row in found], found.rejected) == ([b"last", b"last"], 1)
+
+
+def test_body_that_the_crawler_cut_is_read_so_far(tmp_path: Path) -> None:
+    first, last = read(file_with(tmp_path, CUT_BODY + LAST))
+    assert first["payload"].startswith(PAGE)
+    assert (first["truncated"], last["truncated"]) == ("length", None)
+
+
+PACKED = gzip.compress(LAST)
+
+DAMAGES = {
+    "cut block": ("", LAST + response()[:-9], "after row 1: the file ends inside the next record, http://a.org/1"),
+    "cut request": ("", LAST + record(b"GET / ", kind="request")[:-6], "after row 1: the file ends inside the next"),
+    "cut head": ("", LAST + response()[:60], "after row 1: the header of the next record is cut"),
+    "no length": ("", LAST.replace(b"Content-Length", b"X"), "after row 0: the header of the next record is cut"),
+    "length too large": ("", LAST + record(b"HTTP/1.1 200\r\n\r\n", length=10**15), "after row 1: the file ends"),
+    "length too small": ("", record(b"HTTP/1.1 200 OK\r\n\r\nabc", length=20) + LAST, "after row 1: Invalid WARC"),
+    "negative length": ("", record(b"HTTP/1.1 200 OK\r\n\r\nabc", length=-1), "after row 0: the header of the next"),
+    "long header": ("", response(header="X: " + "y" * 99_999), "after row 0: Maximum header length exceeded"),
+    "other": ("", b"hello\r\n" * 99, "after row 0: Invalid WARC header"),
+    "other after a record": ("", LAST + b"\0" * 99, "after row 1: Invalid WARC header"),
+    "cut gzip": (".gz", PACKED + PACKED[:-9], "after row "),
+    "damaged gzip": (".gz", PACKED + PACKED[:-8] + bytes(8), "after row "),
+    "plain as gzip": (".gz", LAST, "after row 0: Not a gzipped file"),
+    "cut zstd": (".zst", zstandard.compress(LAST)[:-9], "after row 0: "),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DAMAGES)
+def test_damaged_file_is_told_whatever_happens_to_rows(tmp_path: Path, case: str) -> None:
+    ending, content, told = DAMAGES[case]
+    path = file_with(tmp_path, content, ending)
+    with pytest.raises(PipelineError, match=re.escape(f"a.warc{ending} cannot be read on {told}")):
+        read(path, "skip")
+
+
+@pytest.mark.parametrize("kinds", ["response", [], ["responses"], ["response", 3], None])
+def test_unknown_types_of_records_are_refused(kinds: Any) -> None:
+    with pytest.raises(ValueError, match=re.escape("give a list of some of warcinfo, response, resource")):
+        Dataset.from_list(["a"]).load_warc(kinds)
+
+
+READ_WITHIN = """
+import resource, sys
+from tradewind.datasets.readers import read_warc
+from tradewind.datasets.rows import Rows
+resource.setrlimit(resource.RLIMIT_AS, (500 << 20, 500 << 20))
+rows = Rows("quarantine")
+print([row["payload"] for row in read_warc(rows, sys.argv[1])], rows.rejected)
+"""
+
+
+@pytest.mark.slow
+def test_records_beyond_the_bound_take_no_memory(tmp_path: Path) -> None:
+    """A record of 2 GB in a file of 2 MB, and a body of 1 GB in one of a kilobyte."""
+    zeros = gzip.compress(bytes(10_000_000))
+    packer = brotli.Compressor(quality=3)
+    bomb = b"".join(packer.process(bytes(10_000_000)) for _ in range(100)) + packer.finish()
+    large = [gzip.compress(record(b"", length=2_000_000_000)[:-4]), *[zeros] * 200, gzip.compress(b"\r\n\r\n")]
+    packed = gzip.compress(response(bomb, "Content-Encoding: br"))
+    path = file_with(tmp_path, b"".join([PACKED, *large, packed, PACKED]), ".gz")
+    assert path.stat().st_size < 3_000_000
+    done = subprocess.run([sys.executable, "-c", READ_WITHIN, path], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("[b'last', b'last'] 2\n", 0), done.stderr
+
+
+def test_records_are_read_from_any_store() -> None:
+    with fsspec.open("memory://crawl/a.warc.gz", "wb") as file:
+        file.write(PACKED + PACKED)
+    assert [row["payload"] for row in load_warc("memory://crawl/a.warc.gz")] == [b"last", b"last"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from tradewind.datasets.dataset import record_types_of
 from tradewind.datasets.http_bodies import BodyError, decode_body
@@ -33,15 +33,16 @@ def warc_rows(rows: Rows, path: str, record_types: Sequence[str]) -> Iterator[di
     kinds = record_types_of(record_types)
     with open_unpacked(path) as file:
         # The library would not tell that a packed file is cut, and cannot go on after a body that it fails to decode.
-        records = ArchiveIterator(_Stream(file), parse_http=False, stream_detect=False)
+        stream = _Stream(file)
+        records = ArchiveIterator(cast(Any, stream), parse_http=False, stream_detect=False)
         for number, record in enumerate(records, 1):
             url, kind = _url(record), record.headers.get("WARC-Type")
-            if kind is None or record.headers.get("Content-Length") is None:
-                raise EOFError("the header of the next record is cut, or has no type or length")
+            if kind is None or not (record.headers.get("Content-Length") or "").strip().isdecimal():
+                raise stream.error or EOFError("the header of the next record is cut, or has no type or length")
             length = record.content_length
             block = record.reader.read(length) if kind in kinds and length <= MAX_LINE_BYTES else b""
             if len(block) + record.consume() < length:
-                raise EOFError(f"the file ends inside the next record, {single_line(url)}")
+                raise stream.error or EOFError(f"the file ends inside the next record, {single_line(url)}")
             rows.number, rows.row = number, {"url": url, "record_id": record.record_id}
             if kind not in kinds:
                 continue
@@ -49,23 +50,29 @@ def warc_rows(rows: Rows, path: str, record_types: Sequence[str]) -> Iterator[di
                 if length > MAX_LINE_BYTES:
                     raise BodyError(f"it has more than {MAX_LINE_BYTES:,} bytes")
                 row = _row(record, kind, url, block)
-            except (BodyError, OSError) as error:
+            except BodyError as error:
                 place = f"{path} record {number:,} ({single_line(url)})"
                 rows.reject(RowError(f"{place} cannot be read: {single_line(error)}."))
                 continue
             rows.row = row
             yield row
+        if stream.error is not None:
+            raise stream.error
 
 
 class _Stream:
-    """What the library needs of a file: it also asks for the position, which not all streams know."""
+    """A file for the library, which reads ahead: where it cannot be read on, it ends, after the records before that."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
         self._at = 0
+        self.error: Exception | None = None
 
     def read(self, size: int) -> bytes:
-        data: bytes = self._file.read(size)
+        try:
+            data: bytes = b"" if self.error else self._file.read1(size)
+        except Exception as error:
+            self.error, data = error, b""
         self._at += len(data)
         return data
 
@@ -76,7 +83,9 @@ class _Stream:
 def _row(record: Any, kind: str, url: str, block: bytes) -> dict[str, Any]:
     content_type = record.headers.get("Content-Type")
     truncated = record.headers.get("WARC-Truncated")
-    status, headers, payload = None, {}, block
+    status: int | None = None
+    headers: dict[str, str] = {}
+    payload = block
     if kind in ("response", "revisit") and record.is_http:
         status, headers, body = _http_parts(block)
         payload = decode_body(body, headers, MAX_LINE_BYTES, may_be_cut=truncated is not None)

@@ -125,7 +125,6 @@ def _declared(html: bytes, content_type: str | None) -> str | None:
     header, meta = _CHARSET.search(content_type or ""), _META.search(html, 0, _META_BYTES)
     labels = [header[1] if header else "", meta[1].decode("latin-1") if meta else ""]
     for label in filter(None, labels):
-        encoding = map_encoding_to_html5(label, fallback_utf8=False)
-        if encoding is not None:
-            return str(encoding)
+        if (known := map_encoding_to_html5(label, fallback_utf8=False)) is not None:
+            return known
     return None
