@@ -61,6 +61,7 @@ SAID = {
     "resumable": ">plan plan>train\n",
     "long_pages": ">plan plan>long_pages\n",
     "data-recipes": " is done: ",
+    "data-duplicates": " is done: ",
 }
 """What an example prints: lines of a script, or the tasks of a DAG that needs a cloud, hours or a package."""
 PREFLIGHT = """
@@ -76,7 +77,14 @@ provenance = json.loads(next(pathlib.Path("outputs").glob("pages-*/provenance.js
 made = b"".join(gzip.open(file).read() for file in pathlib.Path("outputs").glob("dolma-*/documents/*.gz"))
 print(provenance["duplicates"], "duplicates,", made.count(b"Page"), "documents,", made.count(b"rights"), "with rights")
 """
+NEAR = """
+import pathlib
+from pyarrow import parquet
+files = pathlib.Path("outputs").glob("clean/web-*/part-*.parquet")
+print([text for file in files for text in parquet.read_table(file)["text"].to_pylist()])
+"""
 OTHER = {
+    "= deduplicate_fuzzy(": (NEAR, "['Another page, about knots.']\n"),
     "= normalize(": (CLEANED, "2 duplicates, 4 documents, 1 with rights\n"),
     "executor_main(steps=[good])": ("", "rejected.c4.sentences 1, mask_pii.emails 1, kept 1\n"),
     'listdir("scores")': ("", "['part-00000-of-00001.parquet']\n"),
