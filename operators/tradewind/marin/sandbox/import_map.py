@@ -183,7 +183,7 @@ _REAL: Final = sys.stdlib_module_names | {"tradewind", "typing_extensions"}
 _USERS: Final = ("experiments", "marin", "src")
 _ALIAS: Final = "src.marin"
 """Another name of ``marin``, from its folder."""
-_STAND_INS: Final = frozenset({"levanter", "haliax", "jax", "ray", "transformers", "fray", "draccus"})
+_STAND_INS: Final = frozenset({"levanter", "haliax", "jax", "ray", "transformers", "fray", "draccus", "zephyr"})
 """Always stubs, even with sources in the checkout. Another library is one unless the checkout has it."""
 
 ANY_LIBRARY: Final = frozenset({"*"})
