@@ -5,6 +5,7 @@ from __future__ import annotations
 from tradewind.recipes.data.classifiers import train_classifier
 from tradewind.recipes.data.consolidated import FilterConfig, consolidate
 from tradewind.recipes.data.decontamination import decontaminate
+from tradewind.recipes.data.crawl import crawl
 from tradewind.recipes.data.dolma import from_dolma, to_dolma
 from tradewind.recipes.data.duplicates import deduplicate_exact
 from tradewind.recipes.data.evaluation_sets import Evaluation
@@ -32,6 +33,7 @@ __all__ = [
     "Resiliparse",
     "Trafilatura",
     "consolidate",
+    "crawl",
     "decontaminate",
     "deduplicate_exact",
     "deduplicate_fuzzy",

@@ -74,6 +74,10 @@ _PORTS: Final = FieldRule(
     "a list of ports",
     lambda value: isinstance(value, (list, tuple)) and bool(value) and all(map(_is_port, value)),
 )
+_PAGE_BYTES: Final = FieldRule(
+    f"a size of at most {MAX_LINE_BYTES:,} bytes, which readers take",
+    lambda value: type(value) is int and 0 < value <= MAX_LINE_BYTES,
+)
 _NETWORKS: Final = FieldRule(
     "a list of networks, such as 10.1.0.0/16",
     lambda value: isinstance(value, (list, tuple)) and all(map(_is_network, value)),
@@ -123,7 +127,7 @@ class CrawlConfig:
             delay=number(above=0, below=86_400),
             max_delay=number(minimum=0, below=86_400),
             timeout=number(above=0, below=86_400),
-            max_page_bytes=integer(1),
+            max_page_bytes=_PAGE_BYTES,
             max_redirects=integer(0),
             content_types=TEXTS,
             allow_ports=_PORTS,
@@ -131,8 +135,6 @@ class CrawlConfig:
             addresses_per_shard=integer(1),
             hosts_at_once=integer(1),
         )
-        if isinstance(self.max_page_bytes, int) and self.max_page_bytes > MAX_LINE_BYTES:
-            raise ValueError(f"max_page_bytes={self.max_page_bytes:,}: readers take at most {MAX_LINE_BYTES:,} bytes.")
 
 
 _PACE: Final = ("delay", "hosts_at_once")
@@ -360,12 +362,12 @@ class _Fetch:
         asked: list[_Row] = []
         for row in rows:
             if "reason" in row:
-                about = {"url": row["given"], "reason": row["reason"], "problem": row["problem"]}
-                yield _packed("metadata", json.dumps(about).encode(), "application/json", {})
+                outcome = _outcome(row["given"], row["reason"], row["problem"])
+                yield _packed("metadata", json.dumps(outcome).encode(), "application/json", {})
             else:
                 asked.append(row)
-        for outcome in fetch(self._rules(), asked):
-            yield from _records(outcome, file)
+        for fetched in fetch(self._rules(), asked):
+            yield from _records(fetched, file)
 
     def _rules(self) -> FetchRules:
         from tradewind.recipes.data.crawl_client import FetchRules
@@ -389,22 +391,26 @@ def _records(outcome: Outcome, file: str) -> Iterator[bytes]:
     answer, about = outcome.answer, {"WARC-Target-URI": outcome.address}
     if answer is not None:
         about["WARC-Date"] = answer.date.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    row = {
-        "url": outcome.row["given"],
-        "reason": outcome.reason,
-        "problem": outcome.problem or None,
-        "final_url": outcome.address,
-        "redirects": outcome.redirects,
-        "status": None if answer is None else answer.status,
-        "content_type": None if answer is None else single_line(answer.headers.get("content-type", "")) or None,
-        "bytes": len(answer.body) if answer is not None and outcome.reason == FETCHED else None,
-        "date": about.get("WARC-Date"),
-        "file": file if outcome.reason == FETCHED else None,
-    }
+    row = _outcome(
+        outcome.row["given"],
+        outcome.reason,
+        outcome.problem,
+        final_url=outcome.address,
+        redirects=outcome.redirects,
+        status=None if answer is None else answer.status,
+        content_type=None if answer is None else single_line(answer.headers.get("content-type", "")) or None,
+        date=about.get("WARC-Date"),
+    )
     if answer is not None and outcome.reason == FETCHED:
+        row |= {"bytes": len(answer.body), "file": file}
         yield _packed("response", answer.head + answer.body, "application/http; msgtype=response", about)
         yield _packed("request", answer.request, "application/http; msgtype=request", about)
     yield _packed("metadata", json.dumps(row).encode(), "application/json", about)
+
+
+def _outcome(url: str, reason: str, problem: str, **known: Any) -> _Row:
+    names = ("final_url", "redirects", "status", "content_type", "bytes", "date", "file")
+    return {"url": url, "reason": reason, "problem": problem or None, **dict.fromkeys(names), **known}
 
 
 def _warc_info(user_agent: str) -> bytes:

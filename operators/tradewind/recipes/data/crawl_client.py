@@ -160,6 +160,15 @@ class _Host:
             self.gone = ("unreachable", f"{self.failures} addresses of the host failed before, one after another")
 
 
+@dataclass
+class _Attempt:
+    """What the connections of one request are."""
+
+    delay_s: float
+    is_reused: bool = False
+    is_connected: bool = False
+
+
 class _CheckedResolver(AbstractResolver):
     """Resolves names to addresses all of which may be connected to."""
 
@@ -210,10 +219,9 @@ class _Crawler:
                     return Outcome(row, "fetched", "", str(address), redirects, answer)
                 target = parse_address(answer.headers.get("location"), address)
                 redirects += 1
-                if redirects > self._rules.max_redirects or str(target) in seen:
-                    raise _LeftOutError(
-                        "redirects", f"it redirects more than {self._rules.max_redirects} times", answer
-                    )
+                if redirects > (most := self._rules.max_redirects) or str(target) in seen:
+                    problem = f"it redirects in a loop, or more than {most} times"
+                    raise _LeftOutError("redirects", problem, answer)
                 if target.group != address.group:
                     return Outcome(row, "moved", "", str(target), redirects, answer)
                 address = target
@@ -325,7 +333,8 @@ class _Crawler:
     ) -> Answer:
         try:
             async with asyncio.timeout(self._rules.timeout_s):
-                async with self._session.get(URL(str(address), encoded=True), allow_redirects=False) as response:
+                url, attempt = URL(str(address), encoded=True), _Attempt(self._host(address).delay_s)
+                async with self._session.get(url, allow_redirects=False, trace_request_ctx=attempt) as response:
                     return await _read(response, address, max_bytes, content_types, may_be_cut)
         except AddressError as error:
             raise _LeftOutError(error.reason, str(error)) from error
@@ -374,6 +383,30 @@ async def _read(
                 break
             return _without_body(answer, "too_large", too_large)
     return Answer(**{**vars(answer), "body": bytes(body[:max_bytes])})
+
+
+def _trace() -> aiohttp.TraceConfig:
+    """Watch aiohttp, which repeats a request at once if its connection breaks.
+
+    That is right if the connection was of an earlier request, since the server may have closed it meanwhile; the second
+    try keeps its distance, too.
+    """
+
+    async def note_reuse(_: Any, context: Any, __: Any) -> None:
+        context.trace_request_ctx.is_reused = True
+
+    async def connect(_: Any, context: Any, __: Any) -> None:
+        attempt = context.trace_request_ctx
+        if attempt.is_reused:
+            await asyncio.sleep(attempt.delay_s)
+        elif attempt.is_connected:
+            raise aiohttp.ServerDisconnectedError
+        attempt.is_reused, attempt.is_connected = False, True
+
+    trace = aiohttp.TraceConfig()
+    trace.on_connection_reuseconn.append(note_reuse)
+    trace.on_connection_create_start.append(connect)
+    return trace
 
 
 def _without_body(answer: Answer, reason: str, problem: str) -> Answer:
@@ -495,6 +528,7 @@ class _Work:
             cookie_jar=aiohttp.DummyCookieJar(),
             trust_env=False,
             auto_decompress=False,
+            trace_configs=[_trace()],
             timeout=aiohttp.ClientTimeout(total=None),
         ) as session:
             crawler = _Crawler(self._rules, session)
