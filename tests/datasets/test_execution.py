@@ -25,6 +25,7 @@ from tradewind.datasets.execution import MAX_ERRORS, Results
 from tradewind.datasets.per_file import FilesReport
 from tradewind.datasets.pipeline_step import DatasetStepConfig, run_dataset_step
 from tradewind.datasets.rows import Rows
+from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 
 SHARDS = 6
 
@@ -313,6 +314,37 @@ def test_source_without_usable_files_is_refused(dataset: Dataset[Any], problem: 
 
 def test_numbers_of_any_size_can_be_items() -> None:
     assert len(create_backend("sync").execute(Dataset.from_list([10**5000]).map(lambda number: number % 7))) == 1
+
+
+def test_small_files_are_joined_into_one_shard(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "in" / "2.jsonl").write_text('{"id": "2-0"}\n' * 1_000)
+    small = sum((folder / "in" / f"{shard}.jsonl").stat().st_size for shard in (0, 1))
+    source = Dataset.from_files(f"{folder}/in/*.jsonl", approx_shard_bytes=small + 10)
+    dataset = source.load_jsonl(include_file_paths=True).write_jsonl(f"{folder}/out/{{shard}}.jsonl")
+    paths = backend(folder).execute(dataset)
+    read = [[json.loads(line)["file_path"][-7:] for line in Path(path).read_text().splitlines()] for path in paths]
+    assert [list(dict.fromkeys(rows)) for rows in read] == [
+        ["0.jsonl", "1.jsonl"],
+        ["2.jsonl"],
+        ["3.jsonl", "4.jsonl"],
+        ["5.jsonl"],
+    ]
+    with (folder / "in" / "4.jsonl").open("a") as file:
+        file.write("broken")
+    with pytest.raises(PipelineError, match="shard 2: .*/in/4.jsonl line 21 is malformed"):
+        backend(folder).execute(dataset)
+    assert "Stage 1: 4 shards, " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("skip_existing", [False, True], ids=["records", "files"])
+def test_finished_rerun_costs_no_request_per_shard(gs_folder: str, gcs: LocalCloudStorage, skip_existing: bool) -> None:
+    """A thousand files are one page of a listing, so ten thousand cost some 40 requests."""
+    numbers = Dataset.from_list(range(60)).map(lambda number: {"number": number})
+    dataset = numbers.write_jsonl(f"{gs_folder}/out/{{shard}}.jsonl", skip_existing=skip_existing)
+    for scratch in ("first", "second" if skip_existing else "first"):
+        gcs.requests.clear()
+        assert len(create_backend("threadpool", scratch=f"{gs_folder}/{scratch}").execute(dataset)) == 60
+    assert gcs.requests.total() < 20, gcs.requests
 
 
 STOP = {"w0"}

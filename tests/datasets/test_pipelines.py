@@ -406,6 +406,7 @@ NUMBERS = of([1])
 @pytest.mark.parametrize(
     "build, told",
     [
+        (lambda: Dataset.from_files("*", approx_shard_bytes="big"), "from_files: approx_shard_bytes is 'big': give a"),
         (lambda: NUMBERS.map(1), "map(1): give a function"),
         (lambda: NUMBERS.group_by("id", reducer=total), "group_by(key='id'): give a function"),
         (lambda: NUMBERS.group_by(first, reducer=None), "group_by(reducer=None): give a function"),
@@ -449,6 +450,10 @@ def test_wrong_argument_is_refused_where_it_is_given(build: Callable[[], Any], t
         (of([1], [2]).write_jsonl(lambda shard, total: "a.jsonl"), "2 of 2 shards have the name"),
         (of([1]).write_jsonl(lambda shard, total: None), "the function of names returned None for 0"),
         (of([1]).write_jsonl("a").load_jsonl().write_jsonl("a"), "a would be written twice"),
+        (
+            Dataset.from_list(range(20_000)).deduplicate(abs),
+            "each of 20,000 shards would read a part of 20,000 files, 400,000,000 in all, and there may be 200,000,000",
+        ),
         (joined(of([1]), of([1], [2])), "the left data set has 1 shards and the right one 2"),
     ],
 )

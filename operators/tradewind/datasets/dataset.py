@@ -20,6 +20,7 @@ from typing import Any, Final, Generic, TypeVar, cast
 from tradewind.datasets.cache_rows import LEDGER_FILE, token_row, write_tokens
 from tradewind.datasets.files import join
 from tradewind.datasets.rows import selected
+from tradewind.steps.amounts import parse_size
 from tradewind.text import single_line, truncated_repr
 
 T = TypeVar("T")
@@ -56,6 +57,7 @@ class FilesSource:
 
     pattern: str
     empty_glob_ok: bool = False
+    approx_shard_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -225,14 +227,18 @@ class Dataset(Generic[T]):
         return Dataset(ItemsSource(tuple(items)))
 
     @staticmethod
-    def from_files(pattern: str, empty_glob_ok: bool = False) -> Dataset[str]:
+    def from_files(
+        pattern: str, empty_glob_ok: bool = False, approx_shard_bytes: int | str | None = None
+    ) -> Dataset[str]:
         """Return the paths of all files that match a glob, one shard each; ``{a,b}`` matches both.
 
         The files are listed when the data set is processed. No file at all is then a ``FileNotFoundError``, unless
-        ``empty_glob_ok``.
+        ``empty_glob_ok``. With ``approx_shard_bytes``, such as ``"200MB"``, small files that follow one another are
+        joined into shards of at most that size.
         """
         _check_text("from_files", "pattern", pattern)
-        return Dataset(FilesSource(pattern, empty_glob_ok))
+        size = 0 if approx_shard_bytes is None else parse_size(approx_shard_bytes, "from_files: approx_shard_bytes")
+        return Dataset(FilesSource(pattern, empty_glob_ok, size))
 
     def map(self, fn: Callable[[T], R]) -> Dataset[R]:
         """Return ``fn(row)`` for each row."""

@@ -131,10 +131,9 @@ def list_source(source: FilesSource) -> list[InputFile]:
     return [files[path] for path in sorted(files)]
 
 
-def _states_of(paths: Sequence[str]) -> list[str]:
+def _states_of(paths: Sequence[str]) -> list[InputFile]:
     listings = {folder: _listing(folder) for folder in {parent(path) for path in paths}}
-    found = [listings[parent(path)].get(basename(path), (0, "absent")) for path in paths]
-    return [f"{size}:{state}" for size, state in found]
+    return [InputFile(path, *listings[parent(path)].get(basename(path), (0, "absent"))) for path in paths]
 
 
 def _expanded(pattern: str) -> Iterable[str]:

@@ -67,8 +67,7 @@ class StageProgress:
         self.counters.update(result.counters)
 
     def _size(self, shard: int) -> int:
-        sizes = self._stage.chain.sizes
-        return sizes[shard] if sizes else 0
+        return self._stage.chain.size(shard)
 
     def line(self) -> str:
         """``Stage 1 of 2 (…): 12 of 40 shards, 4 running, 1,200 rows/s, 31 MB/s, 9 min left, too_short 12``."""
@@ -98,8 +97,9 @@ class StageProgress:
         return [f"{self._name(shard)} ({now - began:.0f} s)" for began, shard in slow[:_MAX_NAMED]]
 
     def _name(self, shard: int) -> str:
-        items = self._stage.chain.items if self._stage.chain.states else None
-        return f"shard {shard:,}" + (f" of {items[shard]}" if items else "")
+        files = self._stage.chain.files[shard] if self._stage.chain.files else ()
+        more = f" and {len(files) - 1:,} more" if len(files) > 1 else ""
+        return f"shard {shard:,}" + (f" of {files[0].path}{more}" if files else "")
 
     def tick(self, write: Callable[[StageProgress], Any]) -> None:
         """Print a line and call ``write`` if the last ones are 15 s old."""

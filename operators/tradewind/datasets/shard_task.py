@@ -35,6 +35,7 @@ from tradewind.datasets.rows import (
 )
 from tradewind.datasets.shuffle import DEFAULT_MEMORY, DamagedShuffleError, ShuffleFile, ShuffleWriter, read_bucket
 from tradewind.datasets.stages import Chain, JoinedChain, Stage
+from tradewind.datasets.token_inputs import InputFile
 from tradewind.datasets.writers import SummedFile, write_rows
 from tradewind.text import truncated_repr
 
@@ -169,11 +170,11 @@ def _rows_of(work: StageWork, chain: Chain, shard: int, rows: Rows) -> Iterator[
         stream = read_bucket(work.shuffled[chain.stage], shard, chain.shuffle, rows, work.memory_bytes)
     elif chain.stage is not None:
         stream = rows.numbered([work.written[chain.stage][shard]])
+    elif chain.files:
+        stream = _unchanged(chain.files[shard], rows)
     else:
         assert chain.items is not None
         stream = rows.numbered([chain.items[shard]])
-        if chain.states:
-            stream = _unchanged(stream, chain.items[shard], chain.states[shard])
     info = ShardInfo(shard, chain.shards)
     for operation in chain.operations:
         match operation:
@@ -189,12 +190,13 @@ def _rows_of(work: StageWork, chain: Chain, shard: int, rows: Rows) -> Iterator[
     return stream
 
 
-def _unchanged(stream: Iterator[Any], path: str, state: str) -> Iterator[Any]:
-    """Yield the path; when all of the file has been read, check that it is still the one that was listed."""
-    yield from stream
-    size, now = state_of(path)
-    if state != f"{size}:{now}":
-        raise RowError(f"{path} changed while the pipeline ran: stop what writes it, and run again.")
+def _unchanged(files: Iterable[InputFile], rows: Rows) -> Iterator[str]:
+    """Yield the paths; when all of a file has been read, check that it is still the one that was listed."""
+    for number, file in enumerate(files, 1):
+        rows.path, rows.number, rows.row = "", number, file.path
+        yield file.path
+        if (file.size_bytes, file.state) != state_of(file.path):
+            raise RowError(f"{file.path} changed while the pipeline ran: stop what writes it, and run again.")
 
 
 def _read(read: Read, paths: Iterator[Any], rows: Rows) -> Iterator[Any]:

@@ -302,15 +302,10 @@ def _segments(files: Sequence[ShuffleFile], bucket: int) -> list[_Segment]:
     wanted = [(file, file.slot(run, bucket)) for file in files for run in range(file.runs)]
     if not wanted:
         return []
-    fs = file_system_at(wanted[0][0].path)[0]
-    names = [file_system_at(file.path)[1] for file, _ in wanted]
-    starts = [start for _, start in wanted]
-    found = fs.cat_ranges(names, starts, [start + _SLOT.size for start in starts], on_error="return")
+    found = _ranges([(file.path, start, start + _SLOT.size) for file, start in wanted])
     segments = []
     for (file, _), data in zip(wanted, found, strict=True):
-        if isinstance(data, Exception) and not _is_cut(data):
-            raise data
-        if not isinstance(data, bytes) or len(data) != _SLOT.size:
+        if len(data) != _SLOT.size:
             raise DamagedShuffleError(file.path, "gone or cut off")
         start, length, rows, _ = _SLOT.unpack(data)
         if data != _slot(start, length, rows):
@@ -318,6 +313,19 @@ def _segments(files: Sequence[ShuffleFile], bucket: int) -> list[_Segment]:
         if rows:
             segments.append(_Segment(file.path, start, length, rows))
     return segments
+
+
+def _ranges(wanted: Sequence[tuple[str, int, int]]) -> list[bytes]:
+    """Read parts of files, each from a path's start to its end, all at once if the store can."""
+    stored = [file_system_at(path) for path, _, _ in wanted]
+    starts, ends = [start for _, start, _ in wanted], [end for _, _, end in wanted]
+    found = stored[0][0].cat_ranges([name for _, name in stored], starts, ends, on_error="return")
+    for (path, _, _), data in zip(wanted, found, strict=True):
+        if isinstance(data, Exception):
+            if not _is_cut(data):
+                raise data
+            raise DamagedShuffleError(path, "gone or cut off")
+    return list(found)
 
 
 def _is_cut(error: Exception) -> bool:
@@ -331,16 +339,29 @@ def _is_cut(error: Exception) -> bool:
 
 def _merged(segments: Sequence[_Segment], shuffle: Shuffle, max_bytes: int, stack: ExitStack) -> Iterator[Entry]:
     """Merge the segments, in groups beforehand if their blocks need more than ``max_bytes``."""
-    if shuffle.key is None:
-        return itertools.chain.from_iterable(_read_segment(segment, _WINDOW_BYTES[1]) for segment in segments)
-    order = itemgetter(slice(0, 2)) if shuffle.sort_by else itemgetter(0)  # heapq.merge does not order equal keys
     limit = max(_MIN_SEGMENTS, max_bytes // (_BLOCK_BYTES * 3))
-    window = min(max(max_bytes // (2 * max(len(segments), 1)), _WINDOW_BYTES[0]), _WINDOW_BYTES[1])
-    sources: list[Iterator[Entry]] = [_read_segment(segment, window) for segment in segments]
+    window = max_bytes // (2 * max(min(len(segments), limit), 1))
+    window = min(max(window, _WINDOW_BYTES[0]), _WINDOW_BYTES[1])
+    opened = (_opened(segments[at : at + limit], window) for at in range(0, len(segments), limit))
+    if shuffle.key is None:
+        return itertools.chain.from_iterable(itertools.chain.from_iterable(opened))
+    order = itemgetter(slice(0, 2)) if shuffle.sort_by else itemgetter(0)  # heapq.merge does not order equal keys
+    if len(segments) <= limit:
+        return _merge(next(opened, []), order)
+    sources = [_read_file(_spilled(_merge(group, order), stack)) for group in opened]
     while len(sources) > limit:
         groups = [sources[at : at + limit] for at in range(0, len(sources), limit)]
         sources = [_read_file(_spilled(_merge(group, order), stack)) for group in groups]
     return _merge(sources, order)
+
+
+def _opened(segments: Sequence[_Segment], window: int) -> list[Iterator[Entry]]:
+    """Read the beginnings of all segments at once: a merge needs all of them before it yields its first row."""
+    ends = [min(segment.start + window, segment.start + segment.length) for segment in segments]
+    begun = _ranges([(segment.path, segment.start, end) for segment, end in zip(segments, ends, strict=True)])
+    return [
+        _read_segment(segment, _Window(segment, window, held)) for segment, held in zip(segments, begun, strict=True)
+    ]
 
 
 def _merge(sources: Sequence[Iterator[Entry]], order: Callable[[Entry], Any]) -> Iterator[Entry]:
@@ -361,9 +382,8 @@ def _spilled(entries: Iterator[Entry], stack: ExitStack) -> IO[bytes]:
     return file
 
 
-def _read_segment(segment: _Segment, window: int) -> Iterator[Entry]:
+def _read_segment(segment: _Segment, reader: _Window) -> Iterator[Entry]:
     left = segment.rows
-    reader = _Window(segment, window)
     while left > 0:
         block = _read_block(reader.read, segment.path)
         left -= len(block)
@@ -401,15 +421,18 @@ def _unpacked(packed: bytes, path: str) -> list[Entry]:
 
 
 class _Window:
-    """Reads a segment of a file in steps of ``size`` bytes: one request each, and no file that stays open."""
+    """Reads a segment of a file in steps of ``size`` bytes: one request each, and no file that stays open.
 
-    def __init__(self, segment: _Segment, size: int) -> None:
+    ``held`` is its beginning, which has been read already.
+    """
+
+    def __init__(self, segment: _Segment, size: int, held: bytes) -> None:
         self._fs, self._name = file_system_at(segment.path)
         self._path = segment.path
-        self._at = segment.start
+        self._at = segment.start + len(held)
         self._end = segment.start + segment.length
         self._size = size
-        self._held = b""
+        self._held = held
 
     def read(self, count: int) -> bytes:
         if len(self._held) < count and self._at < self._end:

@@ -35,6 +35,9 @@ _FORMAT: Final = 1
 """Version of the files of a shuffle, part of each key."""
 _LARGE_SHARD: Final = 2_000_000_000
 _MANY_SHARDS: Final = 50_000
+_MANY_PARTS: Final = 10_000_000
+_MAX_PARTS: Final = 200_000_000
+"""A shuffle of N shards into M reads N × M parts, with two requests each; their index alone has 28 bytes for each."""
 _PLAIN: Final = (type(None), bool, int, float, complex, str, bytes)
 
 
@@ -48,9 +51,8 @@ class Chain:
 
     Attributes:
         shards: How many there are.
-        items: One item of the source for each shard; None if the rows come from a stage.
-        states: Of input files, one for each shard.
-        sizes: Of input files in bytes, one for each shard.
+        items: One item of the source for each shard; None if the rows come from a stage or from files.
+        files: Input files of each shard.
         stage: Number of the stage whose output it reads.
         shuffle: How that stage distributed its rows; None if it wrote files, whose paths are the rows.
         operations: Transforms, reads and joins.
@@ -58,11 +60,19 @@ class Chain:
 
     shards: int
     items: tuple[Any, ...] | None = None
-    states: tuple[str, ...] = ()
-    sizes: tuple[int, ...] = ()
+    files: tuple[tuple[InputFile, ...], ...] = ()
     stage: int | None = None
     shuffle: Shuffle | None = None
     operations: tuple[Operation, ...] = ()
+
+    def size(self, shard: int) -> int:
+        """Return the bytes of a shard's input files."""
+        return sum(file.size_bytes for file in self.files[shard]) if self.files else 0
+
+    @property
+    def total_size(self) -> int:
+        """Bytes of all input files."""
+        return sum(self.size(shard) for shard in range(len(self.files)))
 
 
 @dataclass(frozen=True)
@@ -110,17 +120,18 @@ class Stage:
 def plan_stages(
     dataset: Dataset[Any],
     list_files: Callable[[FilesSource], Sequence[InputFile]],
-    states_of: Callable[[Sequence[str]], Sequence[str]],
+    states_of: Callable[[Sequence[str]], Sequence[InputFile]],
 ) -> list[Stage]:
     """Return the stages of a data set, in the order of execution.
 
     Args:
         dataset: The data set.
         list_files: Lists the files of a source; each source is listed once.
-        states_of: Returns the states of files that are the items of a source.
+        states_of: Returns the files that are the items of a source, as they are now.
 
     Raises:
-        PipelineError: Two data sets to be joined have not as many shards; or a file would be written twice.
+        PipelineError: Two data sets to be joined have not as many shards; a file would be written twice; or a shuffle
+            has too many parts.
         FileNotFoundError: A source has no files.
     """
     planner = _Planner(list_files, states_of)
@@ -133,7 +144,7 @@ class _Planner:
     def __init__(
         self,
         list_files: Callable[[FilesSource], Sequence[InputFile]],
-        states_of: Callable[[Sequence[str]], Sequence[str]],
+        states_of: Callable[[Sequence[str]], Sequence[InputFile]],
     ) -> None:
         self._list_files = list_files
         self._states_of = states_of
@@ -143,8 +154,8 @@ class _Planner:
     def chain_of(self, dataset: Dataset[Any]) -> Chain:
         chain = self._source(dataset.source)
         first = dataset.operations[0] if dataset.operations else None
-        if isinstance(first, Read) and not chain.states and all(isinstance(item, str) for item in chain.items or ()):
-            chain = Chain(**{**vars(chain), "states": tuple(self._states_of(chain.items or ()))})
+        if isinstance(first, Read) and chain.items and all(isinstance(item, str) for item in chain.items):
+            chain = Chain(chain.shards, files=tuple((file,) for file in self._states_of(chain.items)))
         for operation in dataset.operations:
             match operation:
                 case Shuffle() as shuffle:
@@ -169,6 +180,7 @@ class _Planner:
             raise PipelineError(str(error)) from error
         key = self._key(chain, sink, outputs)
         stage = Stage(len(self.stages), key, chain, sink, outputs)
+        _check_parts(stage)
         self.stages.append(stage)
         return stage
 
@@ -177,13 +189,8 @@ class _Planner:
             return Chain(len(source.items), source.items)
         if source not in self._listed:
             self._listed[source] = self._list_files(source)
-        files = self._listed[source]
-        return Chain(
-            len(files),
-            tuple(file.path for file in files),
-            tuple(f"{file.size_bytes}:{file.state}" for file in files),
-            tuple(file.size_bytes for file in files),
-        )
+        files = tuple(_joined_files(self._listed[source], source.approx_shard_bytes))
+        return Chain(len(files), files=files)
 
     def _joined(self, chain: Chain, join: Join) -> JoinedChain:
         right = self.chain_of(join.right)
@@ -202,7 +209,8 @@ class _Planner:
 
     def _add_chain(self, digest: _Digest, chain: Chain) -> None:
         before = None if chain.stage is None else self.stages[chain.stage].key
-        digest.add((chain.shards, before, chain.states, chain.items, chain.shuffle))
+        files = [[(file.path, file.size_bytes, file.state) for file in shard] for shard in chain.files]
+        digest.add((chain.shards, before, files, chain.items, chain.shuffle))
         for operation in chain.operations:
             if isinstance(operation, JoinedChain):
                 self._add_chain(digest, operation.right)
@@ -210,6 +218,29 @@ class _Planner:
                 digest.add((join.left_key, join.right_key, join.combiner, join.is_left))
             else:
                 digest.add(operation)
+
+
+def _joined_files(files: Iterable[InputFile], size_bytes: int) -> Iterable[tuple[InputFile, ...]]:
+    """Yield the files of each shard, in their order: as many as have about ``size_bytes``, at least one."""
+    shard: list[InputFile] = []
+    size = 0
+    for file in files:
+        if shard and size + file.size_bytes > size_bytes:
+            yield tuple(shard)
+            shard, size = [], 0
+        shard.append(file)
+        size += file.size_bytes
+    if shard:
+        yield tuple(shard)
+
+
+def _check_parts(stage: Stage) -> None:
+    if isinstance(stage.sink, Shuffle) and (parts := stage.shards * stage.buckets()) > _MAX_PARTS:
+        raise PipelineError(
+            f"{stage.name}: each of {stage.buckets():,} shards would read a part of {stage.shards:,} files, {parts:,} "
+            f"in all, and there may be {_MAX_PARTS:,}. Let {stage.sink.name} make fewer shards, or join small files "
+            "with from_files(approx_shard_bytes=...)."
+        )
 
 
 def _extended(chain: Chain, operation: Operation) -> Chain:
@@ -236,7 +267,8 @@ def _check_outputs(stages: Sequence[Stage]) -> None:
             if _itself(path) in writers:
                 raise PipelineError(f"{path} would be written twice: give the two outputs other names.")
             writers.add(_itself(path))
-    inputs = [path for stage in stages for chain in _chains(stage.chain) if chain.states for path in chain.items or ()]
+    chains = [chain for stage in stages for chain in _chains(stage.chain)]
+    inputs = [file.path for chain in chains for shard in chain.files for file in shard]
     if both := sorted(path for path in inputs if _itself(path) in writers):
         raise PipelineError(f"{both[0]} is read and written: write to another folder.")
 
@@ -364,10 +396,12 @@ def _pickled(value: Any) -> tuple[bytes, ...]:
 
 def _advice(stage: Stage) -> str:
     """Return a warning about shards that are too few or too many; one is best done in 1 to 10 minutes."""
-    if stage.shards == 1 and sum(stage.chain.sizes) > _LARGE_SHARD:
+    if stage.shards == 1 and stage.chain.total_size > _LARGE_SHARD:
         return ". One shard is processed by one worker: split the file, so that more can work"
     if stage.shards > _MANY_SHARDS:
-        return ". So many shards cost more to follow than to process: read several files in one with window"
+        return ". So many shards cost more to follow than to process: join files with approx_shard_bytes"
+    if isinstance(stage.sink, Shuffle) and (parts := stage.shards * stage.buckets()) > _MANY_PARTS:
+        return f". Its {parts:,} parts are a request or two each: fewer shards to make are faster and cheaper"
     return ""
 
 
@@ -375,7 +409,7 @@ def describe_stages(stages: Sequence[Stage]) -> str:
     """Return the stages as a dry run shows them, one line each."""
     lines = []
     for stage in stages:
-        size = f", {sum(stage.chain.sizes):,} bytes" if stage.chain.sizes else ""
+        size = f", {stage.chain.total_size:,} bytes" if stage.chain.files else ""
         goal = f" into {stage.buckets():,} shards" if isinstance(stage.sink, Shuffle) else ""
         count = "1 shard" if stage.shards == 1 else f"{stage.shards:,} shards"
         lines.append(f"Stage {stage.number + 1}: {count}{size}: {stage.name}{goal}{_advice(stage)}")
