@@ -60,6 +60,7 @@ CHECKOUT = {
         from experiments.counting import LEAST, count
         from marin.execution.executor import ExecutorStep, executor_main, output_path_of, this_output_path, versioned
         from marin.utilities.tables import write
+        from zephyr import Dataset, flow_backend
 
         POEM = "experiments/tutorials/poem.txt"
         logger = logging.getLogger("ray")
@@ -73,6 +74,10 @@ CHECKOUT = {
         def split(config: WordsConfig) -> None:
             with open(POEM) as poem:  # on the cluster, too
                 assert poem.read().split() == config.words
+            words = Dataset.from_list([config.words]).flat_map(list)
+            numbers = words.group_by(key=str, reducer=lambda word, all: (word, len([*all])))
+            pairs = flow_backend(chunk_size=5).execute(numbers)
+            assert {word: number for word, number in pairs if number >= LEAST} == count(config.words)
             write(config.output_path, count(config.words))
 
         @dataclass(frozen=True)
@@ -137,6 +142,7 @@ def check_outputs(env: Environment, run: DagRun) -> None:
     assert (info["fn_name"], info["dependencies"]) == ("experiments.tutorials.count_words.longest", [str(counted)])
     result = json.loads((found / ".artifact.json").read_text())
     assert result["module"] == "experiments.tutorials.count_words" and result["task"]
+    assert "Stage 2 of 2 (group_by): 1 of 1 shards, 3 rows" in run.log("words_8_counted"), "Tradewind's engine ran it"
     log = run.log("words_longest")
     for text in ("submitted as Ray job words-longest-", "is finished: "):
         assert log.count(text) == 1, text

@@ -78,8 +78,9 @@ def test_legacy_names_can_be_imported_inside_function(libraries: Path) -> None:
     several = runtime.run_on_pod_multislice_resumable
     assert work() == (runtime.TpuPodConfig, runtime.remove_tpu_lockfile_on_exit, several, several)
     assert runtime.TpuPodConfig is modules()["marin.resources"].TpuPodConfig
-    with pytest.raises(ImportError, match="cannot import name 'fsspec_exists' from 'marin.utils'"):
-        exec("from marin.utils import fsspec_exists")
+    exec("from marin.utils import fsspec_exists, fsspec_glob, rebase_file_path")
+    with pytest.raises(ImportError, match="cannot import name 'never_there' from 'marin.utils'"):
+        exec("from marin.utils import never_there")
     with pytest.raises(ModuleNotFoundError, match="No module named 'marin.processing'"):
         importlib.import_module("marin.processing.tokenize")
 

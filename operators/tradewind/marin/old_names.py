@@ -17,6 +17,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any, Final
 
+from tradewind.marin import utils
 from tradewind.marin.legacy import modules
 from tradewind.marin.legacy.classes import builder
 from tradewind.marin.legacy.table import module_rows
@@ -122,6 +123,7 @@ _ELSEWHERE: Final = {
     "levanter.infra.ray_tpu.run_on_pod_multislice_resumable": "tradewind.runtime:run_on_pod_multislice_resumable",
     "levanter.infra.ray_tpu.run_on_pod_resumable": "tradewind.runtime:run_on_pod_resumable",
     "marin.utils.remove_tpu_lockfile_on_exit": "tradewind.runtime:remove_tpu_lockfile_on_exit",
+    **{f"marin.utils.{name}": f"{utils.__name__}:{name}" for name in utils.__all__},
 }
 _LIBRARIES: Final = ("levanter", "haliax")
 _OF_MARIN: Final = ("marin", "marin.resources", "marin.utils")

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from tradewind.marin import utils
 from tradewind.marin.checkouts import required_libraries, requirement_files
 from tradewind.marin.legacy import modules
 from tradewind.marin.legacy.classes import builder
@@ -70,9 +71,10 @@ def names_of(module: str) -> Mapping[str, Any]:
     if module == "experiments.speedrun.prebuilt_caches":
         return {f"fineweb_edu_subcache_{size}": names["fineweb_edu_subcache"](size) for size in ("10B", "10M")}
     if module == "marin.utils":
-        names = {
-            "remove_tpu_lockfile_on_exit": importlib.import_module("tradewind.runtime").remove_tpu_lockfile_on_exit
-        }
+        names = {name: Stub(StubOrigin(f"{module}.{name}", module, name)) for name in utils.OF_FILES}
+        names |= {name: getattr(utils, name) for name in utils.OF_TEXTS}
+        runtime = importlib.import_module("tradewind.runtime")
+        names["remove_tpu_lockfile_on_exit"] = runtime.remove_tpu_lockfile_on_exit
     return names
 
 
