@@ -1,5 +1,8 @@
 """``python -m benchmarks.data [--quick]``: pipelines beside a tuned loop of processes, and beside Ray Data.
 
+MinHash is measured beside datatrove if DATATROVE_PYTHON names a Python that has it, an environment of its own with
+``datatrove==0.10.1 xxhash<4 tokenizers spacy``.
+
 All use the same cores, the same gzip library and level, and JSON of the standard library. Figures are comparable within
 one run only.
 """
@@ -8,13 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.data import pipelines
+from benchmarks.data import duplicates, pipelines
 from benchmarks.harness import Goal, at_most, bench, median
 from benchmarks.processes import in_fresh_process
-from benchmarks.report import Table, seconds, times
+from benchmarks.report import Table, ratio, seconds, times
 
 _MOST_OF_LOOP = 1.2
 _FINISHED_S = 5.0
+_SIZES = ((14, 8), (26, 11))
+"""Bands and rows of signatures: datatrove's, and ours."""
+_FASTER = 20.0
 
 
 def bench_map(quick: bool) -> Iterator[Table | Goal]:
@@ -52,5 +58,39 @@ def bench_finished(quick: bool) -> Iterator[Table | Goal]:
     yield at_most(f"{shards:,} finished shards", spent, _FINISHED_S)
 
 
+def bench_minhash(quick: bool) -> Iterator[Table | Goal]:
+    """Measure signatures of texts by CPU time, beside datatrove's."""
+    found = in_fresh_process(duplicates.measure_minhash, 20 if quick else 400, _SIZES, 1 if quick else 3)
+    size = found["bytes"] / 1e6
+    table = Table(f"minhash: {size:.1f} MB of texts", ("bands x rows", "MB/s a core", "datatrove", "times as fast"))
+    quotients = []
+    for bands, rows in _SIZES:
+        ours, theirs = (median(each) for each in zip(*found[f"{bands}x{rows}"], strict=True))
+        assert ours
+        peer = (
+            ("skipped: no DATATROVE_PYTHON", "-") if theirs is None else (f"{size / theirs:.2f}", ratio(theirs, ours))
+        )
+        quotients += [] if theirs is None else [theirs / ours]
+        table.add(f"{bands} x {rows}", f"{size / ours:.1f}", *peer)
+    yield table
+    if quotients:
+        faster = quotients[0]
+        yield Goal("minhash, times datatrove's speed", f">= {_FASTER:g}", f"{faster:.0f}", faster >= _FASTER)
+
+
+def bench_fuzzy(quick: bool) -> Iterator[Table | Goal]:
+    """Measure fuzzy duplicates from the documents to the attributes."""
+    documents, shards = (500, 2) if quick else (100_000, 8)
+    found = in_fresh_process(duplicates.measure_fuzzy, documents, shards)
+    about = f"fuzzy: {documents:,} documents, {found['bytes'] / 1e6:.0f} MB, on a Ray of {pipelines.CORES} CPUs"
+    table = Table(about, ("", "figure"))
+    for name in ("candidates", "verified", "clusters", "duplicates"):
+        table.add(name, f"{found[name]:,}")
+    table.add("the whole", seconds(found["seconds"]))
+    table.add("signatures alone, on one CPU", seconds(found["signing"]))
+    yield table
+
+
 if __name__ == "__main__":
-    bench("data", __doc__, {"map": bench_map, "deduplicate": bench_deduplicate, "finished": bench_finished})
+    parts = {"map": bench_map, "deduplicate": bench_deduplicate, "finished": bench_finished}
+    bench("data", __doc__, {**parts, "minhash": bench_minhash, "fuzzy": bench_fuzzy})

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-_CORES: Final = 2
+CORES: Final = 2
 _RAY: Final = {"RAY_AUTH_MODE": "disabled", "RAY_worker_niceness": "0"}
 _ENCODE: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -39,7 +39,7 @@ def _prepare(folder: str, files: int, rows: int, words: int) -> int:
     from isal import igzip
 
     os.makedirs(f"{folder}/in")
-    with multiprocessing.get_context("spawn").Pool(_CORES) as pool:
+    with multiprocessing.get_context("spawn").Pool(CORES) as pool:
         pool.starmap(_write_rows, [(f"{folder}/in", file, rows, words) for file in range(files)])
     with igzip.open(f"{folder}/in/000.jsonl.gz") as packed:
         return len(packed.read()) * files
@@ -64,12 +64,13 @@ def _loop(path: str, out: str) -> None:
 
 
 @contextlib.contextmanager
-def _ray(folder: str) -> Iterator[None]:
+def on_ray(folder: str) -> Iterator[None]:
+    """Start a Ray of ``CORES`` CPUs with warm workers."""
     import ray
 
     os.environ |= {**_RAY, "HOME": folder}
-    ray.init(num_cpus=_CORES, log_to_driver=False, include_dashboard=False)
-    ray.get([ray.remote(_is_good).remote({"score": 1}) for _ in range(_CORES)])  # the workers have started
+    ray.init(num_cpus=CORES, log_to_driver=False, include_dashboard=False)
+    ray.get([ray.remote(_is_good).remote({"score": 1}) for _ in range(CORES)])  # the workers have started
     try:
         yield
     finally:
@@ -87,16 +88,16 @@ def measure_map(files: int, rows: int, rounds: int) -> tuple[int, list[tuple[flo
     """Return the bytes of JSON, and seconds of the loop and of the pipeline for each round."""
     from tradewind.datasets import Dataset, create_backend
 
-    with tempfile.TemporaryDirectory() as folder, _ray(folder):
+    with tempfile.TemporaryDirectory() as folder, on_ray(folder):
         size = _prepare(folder, files, rows, 250)
         paths = [f"{folder}/in/{file:03}.jsonl.gz" for file in range(files)]
         pages = Dataset.from_files(f"{folder}/in/*.gz").load_jsonl().filter(_is_good).map(_shaped)
         written = pages.write_jsonl(f"{folder}/ours/{{shard}}.jsonl.gz")
-        backend = create_backend("ray", max_parallelism=_CORES, memory="200MB")
+        backend = create_backend("ray", max_parallelism=CORES, memory="200MB")
 
         def loop() -> None:
             os.makedirs(f"{folder}/loop", exist_ok=True)
-            with multiprocessing.get_context("spawn").Pool(_CORES) as pool:
+            with multiprocessing.get_context("spawn").Pool(CORES) as pool:
                 pool.map(partial(_loop, out=f"{folder}/loop"), paths, chunksize=1)
 
         def ours() -> None:
@@ -111,12 +112,12 @@ def measure_deduplicate(files: int, rows: int, is_ours: bool) -> tuple[int, floa
     """Return the number of rows, and the seconds for one row of each key."""
     from tradewind.datasets import Dataset, create_backend
 
-    with tempfile.TemporaryDirectory() as folder, _ray(folder):
+    with tempfile.TemporaryDirectory() as folder, on_ray(folder):
         _prepare(folder, files, rows, 5)
 
         def ours() -> None:
             unique = Dataset.from_files(f"{folder}/in/*.gz").load_jsonl().deduplicate(lambda row: row["id"])
-            create_backend("ray", max_parallelism=_CORES, memory="400MB").execute(
+            create_backend("ray", max_parallelism=CORES, memory="400MB").execute(
                 unique.write_jsonl(f"{folder}/out/{{shard}}.jsonl.gz")
             )
 
