@@ -15,11 +15,13 @@ from tradewind.datasets.documents import read_documents
 from tradewind.datasets.files import atomic_writer, join
 from tradewind.recipes.data import (
     FilterConfig,
-    GopherQuality,
     consolidate,
     deduplicate_exact,
-    filter_documents,
+    deduplicate_fuzzy,
+    html_to_text,
     normalize,
+    score_documents,
+    train_classifier,
 )
 from tradewind.recipes.lm.tokens import tokenize_files
 from tradewind.recipes.steps import evaluate, python_sources, train, train_tokenizer
@@ -62,23 +64,39 @@ def write(config: PagesConfig, name: str, pages: list[tuple[str, str]]) -> int:
     return len(pages)
 
 
-sources = python_sources("tiny/sources", below="email")
+sources = python_sources("tiny/sources", below="email")  # steps named tiny are shared with train_tiny_model
 pages = ExecutorStep("web/pages", write_pages, PagesConfig(output_path_of(sources), this_output_path()))
 
-texts = normalize("web/texts", pages, text_field="html", id_field="url", shards=SHARDS)
-good = filter_documents("web/good", texts, [GopherQuality(min_words=10, min_stop_words=1)])
-repeated = deduplicate_exact("web/repeated", good, by="paragraph")
+# From here on, nothing depends on where the pages come from.
+
+hq = html_to_text("web/hq", pages / "hq.jsonl.gz", source="hq")
+lq = html_to_text("web/lq", pages / "lq.jsonl.gz", source="lq")
+documents = normalize("web/documents", [hq, lq], shards=SHARDS)
+
+classifier = train_classifier("web/classifier", positive=hq, negative=lq, kind="hashed_logistic")
+quality = score_documents("web/quality", documents, classifier)
+similar = deduplicate_fuzzy("web/similar", documents)
+good = consolidate(
+    "web/good",
+    documents,
+    [
+        FilterConfig("classify", quality, "quality", label="positive", threshold=0.5),
+        FilterConfig("remove_doc", similar, "duplicate_document"),
+    ],
+)
+repeated = deduplicate_exact("web/repeated", good, by="paragraph")  # of documents that remain
 clean = consolidate("web/clean", good, [FilterConfig("remove_spans", repeated, "duplicate_paragraphs")])
 
-tokenizer = train_tokenizer("web/tokenizer", clean, vocab_size=512)
 held_out, *rest = [clean / f"part-{shard:05d}-of-{SHARDS:05d}.parquet" for shard in range(SHARDS)]
+tokenizer = train_tokenizer("web/tokenizer", clean, vocab_size=512)
 tokens = tokenize_files("web/tokens", rest, tokenizer, validation_paths=[held_out])
 trained = train("web/train", tokens, MODEL, **TRAINING)
-last = evaluate("web/evaluate", trained, sample_tokens=50)
+evaluated = evaluate("web/evaluate", trained, sample_tokens=50)
 
 experiment_dag(
     "web_to_tokens",
-    steps=[last],
-    description="Makes a language model of web pages.",
+    steps=[evaluated],
+    description="From web pages to a tiny language model: text, quality, duplicates, tokens, training, loss.",
+    max_concurrent=2,
     tags=["tradewind", "example"],
 )
