@@ -61,6 +61,7 @@ SAID = {
     "resumable": ">plan plan>train\n",
     "long_pages": ">plan plan>long_pages\n",
     "data-recipes": " is done: ",
+    "data-web": " is done: ",
     "data-duplicates": " is done: ",
 }
 """What an example prints: lines of a script, or the tasks of a DAG that needs a cloud, hours or a package."""
@@ -91,6 +92,7 @@ OTHER = {
     "train.preflight = check": (PREFLIGHT, "batch_size=8 is not a multiple of the 3 devices\n"),
     'default_train("my_model"': ("print(trained.name, trained.resources.slice_type)", "checkpoints/my_model v4-32\n"),
     'default_dpo("my_model"': ("print(preferring.name, preferring.resources.slice_type)", "/my_model v4-32\n"),
+    "= crawl(": ("", "fetched 2, robots 1, status 1\n"),
     "= filter_documents(": ("", "rejected.c4.sentences 1, mask_pii.emails 1, kept 1\n"),
     "too_short": ("", "pages-00001-of-00002.jsonl.gz']\n{'too_short': 6}\n"),
     "names.map(len)": ("", "400\n"),

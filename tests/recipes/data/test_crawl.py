@@ -183,6 +183,15 @@ def test_requests_of_a_host_keep_their_distance(site: Site, tmp_path: Path) -> N
         assert all(after - before >= delay_s for before, after in pairwise(begun))
 
 
+@pytest.mark.slow
+def test_shard_without_time_leaves_addresses_to_the_next_round(site: Site, tmp_path: Path) -> None:
+    site.answers = {f"/{number}": page() for number in range(3)}
+    urls = [site.url(host, f"/{number}") for host in (ONE, TWO) for number in range(3)]
+    output = crawled(site, urls, tmp_path, minutes_per_shard=1e-9, hosts_at_once=1)
+    assert set(reasons(output).values()) == {"fetched"}
+    assert len(list(output.glob("warc/*"))) == 6 and max(Counter(site.paths()).values()) == 1
+
+
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
@@ -402,7 +411,13 @@ def test_version_counts_what_decides_about_pages(tmp_path: Path) -> None:
         step = crawl("pages", "gs://bucket/urls", **{"user_agent": AGENT, **options})
         return resolve([step], "gs://bucket").of(step).output_path
 
-    same = [{"delay": 2.0}, {"hosts_at_once": 3}, {"addresses_per_shard": 7}, {"memory": "4GB"}]
+    same = [
+        {"delay": 2.0},
+        {"hosts_at_once": 3},
+        {"minutes_per_shard": 3},
+        {"addresses_per_shard": 7},
+        {"memory": "4GB"},
+    ]
     other = [
         {"max_page_bytes": "1MB"}, {"max_redirects": 1}, {"content_types": []}, {"timeout": 9.0}, {"max_delay": 2.0},
         {"allow_ports": [80]}, {"allow_networks": ["10.0.0.0/8"]}, {"user_agent": "b (a@b.org)"}, {"url_column": "u"},

@@ -1,8 +1,9 @@
 """A step that fetches a list of addresses into WARC files, politely, and says what became of each address.
 
-A crawl goes in rounds, each a pipeline. A round takes at most ``addresses_per_shard`` addresses of each host: so a
-shard is minutes of work, all addresses of a host are in one shard, and the next attempt fetches only the shards that
-are not whole. The others of a host wait for the next round, and so do redirects to other hosts.
+A crawl goes in rounds, each a pipeline. A round takes at most ``addresses_per_shard`` addresses of each host, as far as
+``minutes_per_shard`` suffice: so a shard is minutes of work, all addresses of a host are in one shard, and the next
+attempt fetches only the shards that are not whole. The others of a host wait for the next round, and so do redirects to
+other hosts.
 
 The one file of a shard has the pages and, as ``metadata`` records, the outcomes; ``outcomes/`` is read from there.
 """
@@ -42,8 +43,8 @@ CONTENT_TYPES: Final = ("text/html", "application/xhtml+xml", "text/plain")
 FETCHED: Final = "fetched"
 MOVED: Final = "moved"
 """The address redirects to another host, and its outcome is in a later round."""
-_LATER: Final = "later"
-"""Counter of addresses that the next round requests."""
+LATER: Final = "later"
+"""The address waits for the next round; also the counter of those."""
 _TEXT_ENDINGS: Final = (".txt", ".txt.gz", ".txt.zst")
 _STATE: Final = ".crawl"
 _OUTCOMES_PER_FILE: Final = 100_000
@@ -116,6 +117,8 @@ class CrawlConfig:
     """Size of a shard."""
     hosts_at_once: int = 32
     """Hosts of a shard that are requested at one time."""
+    minutes_per_shard: float = 10.0
+    """After so long a shard requests no further address."""
 
     def __post_init__(self) -> None:
         check_fields(
@@ -134,10 +137,11 @@ class CrawlConfig:
             allow_networks=_NETWORKS,
             addresses_per_shard=integer(1),
             hosts_at_once=integer(1),
+            minutes_per_shard=number(above=0, below=10_000),
         )
 
 
-_PACE: Final = ("delay", "hosts_at_once")
+_PACE: Final = ("delay", "hosts_at_once", "minutes_per_shard")
 """Outside the version and the keys of shards: a crawl may go on at another pace."""
 _OUTSIDE_VERSION: Final = (*_PACE, "addresses_per_shard")
 
@@ -195,7 +199,7 @@ def crawled(config: CrawlConfig) -> Dataset[str]:
         shards = max(-(-size // config.addresses_per_shard), 1)
         results = flow_backend().execute(_round(config, number_, rows, shards))
         files += results
-        size = results.counters.get(_LATER, 0) + results.counters.get(MOVED, 0)
+        size = results.counters.get(LATER, 0) + results.counters.get(MOVED, 0)
         if not size:
             break
         rows = Dataset.from_list([*_queue_files(config, number_, shards), *results]).load_jsonl().flat_map(_next_rows)
@@ -313,7 +317,7 @@ class _Numbering:
             last = row["url"]
             yield {**row, "now": not group or count <= self.most}
         if group:
-            counters.increment(_LATER, min(max(count - self.most, 0), self.most))
+            counters.increment(LATER, min(max(count - self.most, 0), self.most))
 
 
 def _is_now(row: _Row) -> bool:
@@ -322,7 +326,7 @@ def _is_now(row: _Row) -> bool:
 
 def _next_rows(row: _Row) -> list[_Row]:
     """Return the row of the next round that a row of a queue or an outcome leads to."""
-    if row.get("reason") == MOVED:
+    if row.get("reason") in (MOVED, LATER):
         address = parse_address(row["final_url"])
         about = {"given": row["url"], "redirects": row["redirects"]}
         return [{"group": address.group, "url": str(address), **about}]
@@ -333,13 +337,13 @@ def _next_rows(row: _Row) -> list[_Row]:
 
 def _outcome_row(record: _Row) -> _Row:
     row: _Row = json.loads(record["payload"])
-    if row["reason"] == MOVED:
-        counters.increment(MOVED)
+    if row["reason"] in (MOVED, LATER):
+        counters.increment(row["reason"])
     return row
 
 
 def _last_outcome(row: _Row) -> list[_Row]:
-    if row["reason"] == MOVED:
+    if row["reason"] in (MOVED, LATER):
         return []
     counters.increment(row["reason"])
     return [row]
@@ -382,6 +386,7 @@ class _Fetch:
             max_delay_s=self.decides["max_delay"],
             delay_s=pace["delay"],
             hosts_at_once=pace["hosts_at_once"],
+            seconds=60 * pace["minutes_per_shard"],
             **{field: self.decides[field] for field in _DECIDES if field not in ("user_agent", "timeout", "max_delay")},
         )
 

@@ -71,6 +71,8 @@ class FetchRules:
     delay_s: float
     max_delay_s: float
     hosts_at_once: int
+    seconds: float
+    """After so long no further address is requested."""
 
     @property
     def networks(self) -> Networks:
@@ -110,7 +112,7 @@ class Outcome:
 
     Attributes:
         row: The row that asked for it.
-        reason: ``fetched``, ``moved`` to another host, or why there is no page.
+        reason: ``fetched``, ``moved`` to another host, ``later`` as there was no time, or why there is no page.
         problem: The same in words.
         address: The last one that was requested, or was to be.
         redirects: Number of redirects so far.
@@ -537,11 +539,16 @@ class _Work:
                     group.create_task(self._fetch_hosts(crawler))
 
     async def _fetch_hosts(self, crawler: _Crawler) -> None:
+        ends_at, count = time.monotonic() + self._rules.seconds, 0
         while self._hosts:
             rows = self._hosts.popleft()
-            for _, same in itertools.groupby(rows, lambda row: row["url"]):
+            for url, same in itertools.groupby(rows, lambda row: row["url"]):
                 first, *others = same
-                outcome = await crawler.outcome(first)
+                if count and time.monotonic() > ends_at:
+                    outcome = Outcome(first, "later", "", url, first["redirects"])
+                else:
+                    outcome = await crawler.outcome(first)
+                count += 1
                 for row in (first, *others):
                     await self._room.acquire()
                     self._done.put(Outcome(**{**vars(outcome), "row": row}))
