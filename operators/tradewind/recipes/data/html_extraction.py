@@ -37,9 +37,9 @@ def extract_resiliparse(html: str, options: Mapping[str, Any]) -> str:
     given = dict(options)
     prepend_title = given.pop("prepend_title")
     tree = HTMLTree.parse(html)
-    text = extract_plain_text(tree, **given)
+    text = extract_plain_text(tree, **given).strip()
     title = (tree.title or "").strip() if prepend_title else ""
-    return f"{title}\n\n{text}" if title and text.strip() else text
+    return f"{title}\n\n{text}" if title and text and not text.startswith(title) else text
 
 
 def extract_trafilatura(html: str, options: Mapping[str, Any]) -> str:
@@ -59,7 +59,7 @@ def extract_markdownify(html: str, options: Mapping[str, Any]) -> str:
     given = dict(options)
     kept = {"img": given.pop("include_images"), "a": given.pop("include_links")}
     soup = BeautifulSoup(html, "lxml")
-    for element in soup(["head", "script", "style", "template", *([] if kept["img"] else ["img"])]):
+    for element in soup(["title", "script", "style", "template", *([] if kept["img"] else ["img"])]):
         element.decompose()
     strip = [] if kept["a"] else ["a"]
     return str(MarkdownConverter(strip=strip, **given).convert_soup(soup))

@@ -48,9 +48,9 @@ class Resiliparse(Extractor):
 
     Attributes:
         preserve_formatting: Keep paragraphs, lists and indentation; else one line.
-        main_content: Leave out menus, headers and footers.
+        main_content: Leave out menus, headers and footers, and lists that are not deep inside the page.
         links: Add the address to the text of a link.
-        prepend_title: Begin with the title of the page.
+        prepend_title: Begin with the title of the page, unless the text does.
         list_bullets: Begin the entries of lists with a bullet.
         alt_texts: Take the texts that stand for images.
         form_fields: Take the contents of forms.
@@ -157,7 +157,7 @@ class HtmlToTextConfig:
     """Name of the collection; None for the row's own ``source``."""
     max_page_bytes: int = 5_000_000
     """Larger pages are rows that fail, as are larger texts."""
-    max_page_seconds: int = 60
+    max_page_seconds: int = 30
     """CPU time for the text of a page."""
 
     def __post_init__(self) -> None:
@@ -197,7 +197,7 @@ def html_to_text(
     members: str = "*.htm*",
     source: str | None = None,
     max_page_bytes: int = 5_000_000,
-    max_page_seconds: int = 60,
+    max_page_seconds: int = 30,
     **options: Any,
 ) -> ExecutorStep:
     """Return a step that extracts the text of web pages, as documents that ``normalize`` reads.
@@ -348,7 +348,15 @@ def extractor_of(given: Any) -> Extractor:
 
 
 def _files(config: HtmlToTextConfig) -> list[InputFile]:
-    return input_files([str(path) for path in config.pages], "pages", (*WARC_ENDINGS, _ZIP, *ENDINGS))
+    """List the files; where there are WARC files, those beside them are about the crawl."""
+    files: dict[str, InputFile] = {}
+    for path in config.pages:
+        found = input_files([str(path)], "pages", (*WARC_ENDINGS, _ZIP, *ENDINGS))
+        for file in [file for file in found if file.path.endswith(WARC_ENDINGS)] or found:
+            if file.path in files:
+                raise ValueError(f"pages: {file.path} is listed twice.")
+            files[file.path] = file
+    return list(files.values())
 
 
 def _kind_of(files: Sequence[InputFile]) -> str:
