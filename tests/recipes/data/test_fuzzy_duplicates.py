@@ -254,7 +254,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"threshold": "0.8"}, "threshold='0.8': give a number"),
     ({"threshold": 0.5}, "bands=26 with num_perm=286 finds 1.26% of the pairs at threshold=0.5: give bands=143"),
     ({"documents": ["wiki", "web"]}, "documents=['wiki', 'web']: give a set of documents, or a dict of names and sets"),
-    ({"documents": {}}, "documents has 0 sets: give 1 to 1,000"),
+    ({"documents": {}}, "documents has 0 sets: give 1 to 100"),
     ({"documents": {"a/b": "wiki"}}, "documents: a set has the name 'a/b': give letters, digits"),
     ({"documents": {"stats.json": "wiki"}}, "documents: a set has the name 'stats.json'"),
     ({"documents": {"clusters": "wiki"}}, "documents: a set has the name 'clusters'"),

@@ -46,7 +46,7 @@ _ONE_SET: Final = "documents"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _DOCUMENTS: Final = replace(PATH, wanted="a set of documents, or a dict of names and sets")
 _CLUSTERS: Final = "clusters"
-_MAX_SETS: Final = 1_000
+_MAX_SETS: Final = 100
 _BATCH_TEXTS: Final = 1_000
 _BATCH_CHARS: Final = 4_000_000
 _MAX_LARGEST: Final = 20
