@@ -1,4 +1,4 @@
-"""A step that fetches a list of addresses into WARC files, politely, and says what became of each address.
+"""A step that fetches a list of addresses into WARC files, and says what became of each address.
 
 A crawl goes in rounds, each a pipeline. A round takes at most ``addresses_per_shard`` addresses of each host, as far as
 ``minutes_per_shard`` suffice: so a shard is minutes of work, all addresses of a host are in one shard, and the next
@@ -142,7 +142,7 @@ class CrawlConfig:
 
 
 _PACE: Final = ("delay", "hosts_at_once", "minutes_per_shard")
-"""Outside the version and the keys of shards: a crawl may go on at another pace."""
+"""Outside the version and the keys of shards: a crawl may continue at another pace."""
 _OUTSIDE_VERSION: Final = (*_PACE, "addresses_per_shard")
 
 
@@ -358,7 +358,7 @@ class _Fetch:
     decides: Mapping[str, Any]
 
     def __call__(self, rows: Iterator[_Row], shard: ShardInfo) -> Iterator[bytes]:
-        # Imported here, so that a crawl goes on with another version of the client.
+        # Imported here, so that a crawl continues with another version of the client.
         from tradewind.recipes.data.crawl_client import fetch
 
         file = part_pattern(self.folder, ".warc.gz").format(shard=shard.shard_idx, total=shard.total_shards)

@@ -147,7 +147,7 @@ class _Host:
     gone: tuple[str, str] | None = None
 
     @contextlib.asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
+    async def spaced(self) -> AsyncIterator[None]:
         """Hold the host for one request."""
         async with self.lock:
             await asyncio.sleep(max(self.ready_at - time.monotonic(), 0))
@@ -319,7 +319,7 @@ class _Crawler:
         """Request an address; again after a pause if its host is busy."""
         host = self._host(address)
         for _ in range(_MAX_TRIES):
-            async with host.turn():
+            async with host.spaced():
                 answer = await self._request(address, max_bytes, content_types, may_be_cut)
             if answer.status not in _BUSY:
                 return answer
