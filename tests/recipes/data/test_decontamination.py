@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -20,7 +21,7 @@ from pyarrow import parquet
 from tests.recipes.data.steps import check_snapshot, run
 from tradewind.datasets import PipelineError
 from tradewind.recipes.data import Evaluation, FilterConfig, consolidate, decontaminate, normalize
-from tradewind.recipes.data.ngram_index import _loaded
+from tradewind.recipes.data.ngram_index import Items, _loaded, load_index, pack_index, read_header
 from tradewind.recipes.data.words import word_hashes, word_spans
 from tradewind.steps import ExperimentError
 from tradewind.steps.resolution import resolve
@@ -282,6 +283,17 @@ def test_index_that_changed_is_not_read(tmp_path: Path) -> None:
     _loaded.cache_clear()
     with pytest.raises(PipelineError, match="part-00000-of-00001.bin is damaged: remove its folder"):
         run(step, tmp_path)
+
+
+@pytest.mark.parametrize("labels", range(9))
+def test_arrays_of_an_index_are_aligned(labels: int, tmp_path: Path) -> None:
+    names = ("e" * labels,)
+    items = Items(names, np.zeros(1, np.int64), ["x" * labels], np.array([3]), np.arange(3, dtype=np.uint64))
+    (tmp_path / "index").write_bytes(b"".join(pack_index(items, 2, "evaluations")))
+    index = load_index(read_header(str(tmp_path / "index")))
+    arrays = [value for value in vars(index).values() if isinstance(value, np.ndarray)]
+    assert len(arrays) == 8 and all(array.flags.aligned for array in arrays)
+    assert index.label(0) == "x" * labels
 
 
 def test_version_counts_what_decides_and_no_parallelism() -> None:

@@ -113,7 +113,7 @@ def index_evaluations(
     names = tuple(evaluation.name for evaluation in evaluations)
     build = _Build(stored, names, field)
     pattern = part_pattern(join(folder, "index"), ".bin")
-    paths = flow_backend().execute(Dataset.from_list(list(lengths)).map(build).write_binary(pattern))
+    paths = flow_backend().execute(Dataset.from_list(list(lengths)).flat_map(build).write_binary(pattern))
     return EvaluationIndex(stored, {length: read_header(path) for length, path in zip(lengths, paths, strict=True)})
 
 
@@ -185,11 +185,11 @@ def _encodable(text: str) -> str:
 
 @dataclass(frozen=True)
 class _Build:
-    """Function of ``map`` that makes the index of one length."""
+    """Function of ``flat_map`` that makes the index of one length."""
 
     files: tuple[InputFile, ...]
     names: tuple[str, ...]
     field: str
 
-    def __call__(self, length: int) -> bytes:
+    def __call__(self, length: int) -> list[Any]:
         return pack_index(Items.read([file.path for file in self.files], self.names), length, self.field)
