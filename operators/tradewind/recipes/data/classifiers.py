@@ -26,12 +26,12 @@ from tradewind.datasets.files import atomic_writer, join, read_json, write_json
 from tradewind.recipes.data.classifier_measures import measures
 from tradewind.recipes.data.classifier_models import DESCRIPTION, FASTTEXT, FILES, KINDS, Classifier, description
 from tradewind.recipes.data.document_sets import path_input
-from tradewind.recipes.data.fasttext_models import PREFIX, plain_line
+from tradewind.recipes.data.fasttext_models import MAX_WHOLE, PREFIX, check_trainable, plain_line, whole
 from tradewind.recipes.data.training_samples import ClassifierData, is_held_out, sampled_texts
 from tradewind.recipes.model_spec import versioned_value
 from tradewind.recipes.steps import naming_step
 from tradewind.steps import ExecutorStep, this_output_path
-from tradewind.steps.fields import PATH, FieldRule, check_fields, instance, integer, number, one_of
+from tradewind.steps.fields import PATH, FieldRule, check_fields, instance, number, one_of
 from tradewind.steps.placeholders import VersionedValue
 from tradewind.text import did_you_mean, truncated_repr
 
@@ -45,9 +45,7 @@ _DATASETS: Final = FieldRule(
     "a list of ClassifierData",
     lambda value: isinstance(value, (list, tuple)) and all(isinstance(each, ClassifierData) for each in value),
 )
-_SEED: Final = FieldRule(
-    "a whole number from 0 to 2147483647", lambda value: integer(0).fits(value) and value < 1 << 31
-)
+_SEED: Final = whole(0, MAX_WHOLE)
 _FRACTION: Final = number(minimum=0, below=1)
 _DISTRIBUTIONS: Final = ("fasttext-wheel", "fasttext-predict", "fasttext", "scikit-learn", "numpy")
 
@@ -138,6 +136,8 @@ def train_classifier(
 
 def trained(config: TrainClassifierConfig) -> Dataset[Any]:
     """Return the pipeline of ``train_classifier``: its last shard trains on the sample of all others."""
+    if config.kind == FASTTEXT:
+        check_trainable()
     sample = sampled_texts(config.datasets, config.seed)
     return sample.map_shard(_Training(config)).write_jsonl(_trained(config).replace("{", "{{").replace("}", "}}"))
 
@@ -179,7 +179,7 @@ def _all_arguments(kind: str, given: Any) -> dict[str, Any]:
     rules = KINDS[kind].ARGUMENTS
     for name, value in given.items():
         if name not in rules:
-            raise ValueError(f"arguments has {truncated_repr(name)}{did_you_mean(name, rules)}")
+            raise ValueError(f"arguments has {truncated_repr(name)}: {did_you_mean(name, rules)}")
         rules[name][0].check(f"arguments[{name!r}]", value)
     return {name: given.get(name, default) for name, (_, default) in rules.items()}
 

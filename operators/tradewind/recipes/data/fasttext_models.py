@@ -18,17 +18,25 @@ from tradewind.recipes.data.fasttext_files import read_labels
 from tradewind.steps.fields import FieldRule, integer, number, one_of
 from tradewind.text import single_line
 
+
+def whole(minimum: int, maximum: int) -> FieldRule:
+    """Rule: a whole number within bounds, of which libraries in C ask."""
+    is_whole = integer(minimum).fits
+    return FieldRule(f"a whole number from {minimum} to {maximum}", lambda value: is_whole(value) and value <= maximum)
+
+
+MAX_WHOLE: Final = (1 << 31) - 1
 PREFIX: Final = "__label__"
 """Begins the name of a label in files of fastText."""
 ARGUMENTS: Final[Mapping[str, tuple[FieldRule, Any]]] = {
     "lr": (number(above=0), 0.1),
-    "dim": (integer(1), 100),
-    "epoch": (integer(1), 5),
-    "minCount": (integer(1), 1),
-    "minn": (integer(0), 0),
-    "maxn": (integer(0), 0),
-    "wordNgrams": (integer(1), 1),
-    "bucket": (integer(1), 2_000_000),
+    "dim": (whole(1, 10_000), 100),
+    "epoch": (whole(1, 10_000), 5),
+    "minCount": (whole(1, MAX_WHOLE), 1),
+    "minn": (whole(0, 20), 0),
+    "maxn": (whole(0, 20), 0),
+    "wordNgrams": (whole(1, 20), 1),
+    "bucket": (whole(1, 1 << 28), 2_000_000),
     "loss": (one_of(("softmax", "hs", "ova")), "softmax"),
 }
 """Arguments of a training, and their defaults: fastText's names and values."""
@@ -108,9 +116,31 @@ def checked_labels(file: str) -> list[str]:
     return sorted(label.removeprefix(PREFIX) for label in labels)
 
 
-def train(lines: Path, target: Path, labels: Sequence[str], arguments: Mapping[str, Any], seed: int) -> None:
-    """Train on a file of lines ``__label__NAME TEXT``, and write the model to ``target``."""
+def check_trainable() -> None:
+    """Check that the installed fastText can train.
+
+    Raises:
+        ValueError: It is the distribution that only predicts.
+    """
     import fasttext
 
-    model = fasttext.train_supervised(str(lines), thread=1, verbose=0, seed=seed, label=PREFIX, **arguments)
+    if not hasattr(fasttext, "train_supervised"):
+        raise ValueError(
+            "kind='fasttext': the installed fasttext-predict cannot train, and fasttext-wheel exists for Python below "
+            "3.13: train on such a cluster, or give kind='hashed_logistic'."
+        )
+
+
+def train(lines: Path, target: Path, labels: Sequence[str], arguments: Mapping[str, Any], seed: int) -> None:
+    """Train on a file of lines ``__label__NAME TEXT``, and write the model to ``target``.
+
+    Raises:
+        ValueError: The numbers grew without bounds.
+    """
+    import fasttext
+
+    try:
+        model = fasttext.train_supervised(str(lines), thread=1, verbose=0, seed=seed, label=PREFIX, **arguments)
+    except RuntimeError as error:
+        raise ValueError(f"fastText cannot train: {single_line(error)} Give a smaller lr.") from None
     model.save_model(str(target))

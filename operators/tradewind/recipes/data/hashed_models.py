@@ -10,13 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tradewind.recipes.data.fasttext_models import PREFIX
-from tradewind.steps.fields import FieldRule, integer, number
+from tradewind.recipes.data.fasttext_models import PREFIX, whole
+from tradewind.steps.fields import FieldRule, number
+from tradewind.text import single_line
 
 ARGUMENTS: Final[Mapping[str, tuple[FieldRule, Any]]] = {
-    "features": (integer(2), 1 << 20),
-    "wordNgrams": (integer(1), 2),
-    "epoch": (integer(1), 5),
+    "features": (whole(2, 1 << 28), 1 << 20),
+    "wordNgrams": (whole(1, 20), 2),
+    "epoch": (whole(1, 10_000), 5),
     "alpha": (number(above=0), 1e-6),
 }
 """Arguments of a training, and their defaults: how many hashes, the longest run of words, passes, regularization."""
@@ -33,7 +34,10 @@ class HashedModel:
     def __init__(self, file: str, labels: Sequence[str], arguments: Mapping[str, Any]) -> None:
         import numpy as np
 
-        weights = np.load(file, allow_pickle=False)
+        try:
+            weights = np.load(file, allow_pickle=False)
+        except (ValueError, EOFError) as error:
+            raise ValueError(f"{file} is no array: {single_line(error)}.") from None
         rows = 1 if len(labels) == 2 else len(labels)
         expected = (rows, arguments["features"] + 1)
         if weights.dtype != np.float64 or weights.shape != expected:
