@@ -19,18 +19,22 @@ from tradewind.marin import zephyr as names
 from tradewind.marin.zephyr.conversion import converted
 from tradewind.marin.zephyr.flows import both_arguments
 from tradewind.serialization.references import CodeFolder, Reference, find_legacy_modules, worker_setup
+from tradewind.serialization.spec import OUTPUT_VARIABLE
 
 FILE = """
     from collections.abc import Iterator
 
-    from zephyr import Dataset, ShardInfo, create_backend, flow_backend, load_file, load_jsonl, set_flow_backend
+    from zephyr import Dataset, ShardInfo, create_backend, flow_backend, load_file, load_jsonl, load_parquet
+    from zephyr import set_flow_backend
     from zephyr.backend_factory import flow_backend as same
+    from zephyr.readers import SUPPORTED_EXTENSIONS, open_file
     from zephyr.writers import atomic_rename, write_jsonl_file, write_parquet_file
 
     assert same is flow_backend
 
-    def run(pipeline):
-        return list(create_backend("sync", max_parallelism=10, chunk_size=5, max_retries=3).execute(pipeline))
+    def run(pipeline, kind="sync"):
+        backend = create_backend(kind, max_parallelism=10, chunk_size=5, max_retries=3)
+        return list(backend.execute(pipeline, verbose=True))
 
     def read(folder):
         return Dataset.from_files(f"{folder}/in/**/*.jsonl.gz").flat_map(load_jsonl)
@@ -43,7 +47,7 @@ FILE = """
     def grouped(folder):
         def count(key, items):
             return [key, sum(1 for _ in items)]
-        return sorted(run(read(folder).group_by(key=lambda row: row["cat"], reducer=count, num_output_shards=2)))
+        return sorted(run(read(folder).group_by(lambda row: row["cat"], count, num_output_shards=2)))
 
     def deduplicated(folder):
         return sorted(run(read(folder).map(lambda row: row["cat"]).deduplicate(key=lambda cat: cat)))
@@ -70,8 +74,20 @@ FILE = """
         return row["id"]
 
     def parquet(folder):
-        rows = read(folder).select("id").write_parquet(f"{folder}/parquet/{{shard}}.parquet", None)
-        return [row for path in run(rows) for row in load_file(path)][:1]
+        rows = read(folder).select("id").write_parquet(f"{folder}/parquet/{{shard}}.parquet", batch_size=9)
+        rows = [row for path in run(rows) for row in load_parquet(path, columns=["id"])]
+        return [*rows[:1], list(load_file(f"{folder}/parquet/0.parquet"))[1]]
+
+    def opened(folder):
+        with open_file(f"{folder}/in/0/a.jsonl.gz") as file:
+            return [len(file.readlines()), ".jsonl.gz" in SUPPORTED_EXTENSIONS]
+
+    def noted(folder):
+        def of_each(shards):
+            noted = {}
+            run(Dataset.from_list([1, 2]).map(lambda number: noted.setdefault(number, number)), "threadpool")
+            return [*shards, len(noted)]
+        return [run(Dataset.from_list(["a", "b", "c"]).map_shard(of_each), "threadpool") for _ in range(2)]
 
     def written(folder):
         with atomic_rename(f"{folder}/renamed") as path, open(path, "w") as file:
@@ -93,7 +109,9 @@ RESULTS: dict[str, Any] = {
     "windows": [[3, 5, 7], [[1, 2, 3, 4, 5, 1]], [[1, 2], [3], [4], [5]]],
     "reduced": [20, 1, 2, 3],
     "joined": [{"id": 1, "b": 1}, {"id": 3, "b": 1}],
-    "parquet": [{"id": "0-0"}],
+    "parquet": [{"id": "0-0"}, {"id": "0-1"}],
+    "opened": [10, True],
+    "noted": [["a", 2, "b", 2, "c", 2]] * 2,
     "written": ["text", 1, 2],
     "changed": [7, "sync"],
 }
@@ -132,7 +150,8 @@ def hide_zephyr(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_unchanged_file_runs_on_tradewinds_engine(step: Path) -> None:
+def test_unchanged_file_runs_on_tradewinds_engine(step: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(OUTPUT_VARIABLE, str(step / "step"))
     for number in range(2):
         rows = [{"id": f"{number}-{row}", "score": row / 10, "cat": row % 3} for row in range(10)]
         put(step / f"in/{number}/a.jsonl.gz", "").write_bytes(

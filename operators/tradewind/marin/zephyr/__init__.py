@@ -34,7 +34,7 @@ NAMES: Final[Mapping[str, Mapping[str, str]]] = {
     "zephyr.backends": {"Backend": "tradewind.datasets.backends"},
     "zephyr.counters": {"increment": "tradewind.datasets.counters"},
     "zephyr.dataset": _DATASET,
-    "zephyr.readers": _LOADERS,
+    "zephyr.readers": {**_LOADERS, "SUPPORTED_EXTENSIONS": _FLOWS, "open_file": _FLOWS},
     "zephyr.writers": _WRITERS,
 }
 """Module of Zephyr → name in it → module of Tradewind's that has it."""
@@ -107,11 +107,22 @@ def _extend(module: ModuleType) -> None:
     vars(module).setdefault("__getattr__", _lookup(module.__name__))
 
 
+def _accept_old_calls() -> None:
+    """Something asks for a name that an installed Zephyr has removed, so it also calls others as they were."""
+    for name in NAMES:
+        if isinstance(getattr(sys.modules.get(name), "__loader__", None), _Absent):
+            continue
+        if name in sys.modules:
+            import_module(_FLOWS).accept_old_calls(sys.modules[name])
+
+
 def _lookup(module: str) -> Callable[[str], Any]:
     def find(name: str) -> Any:
         source = NAMES[module].get(name)
         if source is None:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        if not _provided:
+            _accept_old_calls()
         _provided.add(f"{module}.{name}")
         return getattr(import_module(source), name)
 

@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import inspect
+import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
-from functools import partial
+from dataclasses import fields, replace
+from functools import partial, wraps
+from tempfile import TemporaryDirectory
+from types import ModuleType
 from typing import Any, Final
 
-from tradewind.datasets import backends, dataset
+from tradewind.datasets import backends, dataset, readers
 from tradewind.datasets.backends import Backend
-from tradewind.datasets.dataset import ItemsSource, Operation, Pattern, ShardInfo
+from tradewind.datasets.dataset import ItemsSource, Operation, Pattern, ShardInfo, Write
 from tradewind.datasets.files import join
 from tradewind.datasets.rows import Rows
+from tradewind.datasets.token_rows import open_unpacked
 from tradewind.marin.zephyr.conversion import converted
 from tradewind.storage import file_system_at
 from tradewind.text import truncated_repr
 
-__all__ = ["Dataset", "atomic_rename", "create_backend", "flow_backend", "write_jsonl_file", "write_parquet_file"]
+__all__ = [
+    "SUPPORTED_EXTENSIONS", "Dataset", "accept_old_calls", "atomic_rename", "create_backend", "flow_backend",
+    "open_file", "write_jsonl_file", "write_parquet_file",
+]  # fmt: skip
 
+SUPPORTED_EXTENSIONS: Final = (
+    *(f".{kind}{packed}" for kind in ("json", "jsonl") for packed in ("", ".bz2", ".gz", ".zst", ".zstd")), ".parquet",
+)  # fmt: skip
+"""Endings of the files that ``load_file`` reads."""
 _WITHOUT_EFFECT: Final = ("chunk_size", "max_retries")
 """Options of a backend that say how Zephyr moves rows and repeats tasks; a shard has budgets of its own."""
 
@@ -86,9 +97,18 @@ def _of_rows(fn: Callable[[Iterator[Any]], Any], rows: Iterator[Any], _: ShardIn
 class FlowBackend(Backend):
     """A backend that also executes the data sets of an installed Zephyr."""
 
-    def execute(self, dataset: Any) -> Any:
-        """Process ``dataset``; see ``Backend.execute``."""
-        return super().execute(converted(dataset))
+    def execute(self, dataset: Any, verbose: bool = False) -> Any:
+        """Process ``dataset``; see ``Backend.execute``. ``verbose`` has no effect.
+
+        In this process a function may leave what it finds in a variable, so rows that no file holds are made anew
+        each time: neither an earlier attempt nor the same pipeline in another thread counts.
+        """
+        ours = converted(dataset)
+        writes = bool(ours.operations) and isinstance(ours.operations[-1], Write)
+        if writes or self.kind == "ray" or self.scratch is not None:
+            return super().execute(ours)
+        with TemporaryDirectory(prefix="tradewind-dataset-") as scratch:
+            return replace(self, scratch=scratch).execute(ours)
 
 
 def flow_backend(max_parallelism: int | None = None, memory: str | None = None, **options: Any) -> FlowBackend:
@@ -113,6 +133,52 @@ def _effective(options: dict[str, Any]) -> dict[str, Any]:
 
 def _with_conversion(backend: Backend) -> FlowBackend:
     return FlowBackend(**{field.name: getattr(backend, field.name) for field in fields(Backend)})
+
+
+def accept_old_calls(module: ModuleType) -> None:
+    """Let what a module of an installed Zephyr has accept the calls of November 2025 as well."""
+    if module.__name__ == "zephyr.dataset":
+        theirs = vars(module)["Dataset"]
+        theirs.group_by = _group_by(theirs.group_by)
+        theirs.write_parquet = _write_parquet(theirs.write_parquet)
+    for name in ("load_file", "load_parquet", "load_zip_members"):
+        if name in vars(module):
+            vars(module)[name] = _with_options(vars(module)[name], getattr(readers, name))
+
+
+def _group_by(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(theirs)
+    def group_by(self: Any, /, *args: Any, **words: Any) -> Any:
+        return theirs(self, **dict(zip(("key", "reducer", "num_output_shards"), args, strict=False)), **words)
+
+    return group_by
+
+
+def _write_parquet(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(theirs)
+    def write_parquet(
+        self: Any, output_pattern: Any, schema: Any = None, batch_size: Any = None, skip_existing: bool = False
+    ) -> Any:
+        return theirs(self, output_pattern, schema, skip_existing or batch_size is True)
+
+    return write_parquet
+
+
+def _with_options(theirs: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(theirs)
+    def load(source: Any, *args: Any, **options: Any) -> Any:
+        return ours(source, *args, **options) if isinstance(source, str) and options else theirs(source, *args)
+
+    return load
+
+
+@contextmanager
+def open_file(file_path: str, mode: str = "rb") -> Iterator[Any]:
+    """Open a file that may be packed for reading of its content."""
+    if mode not in ("rb", "r", "rt"):
+        raise ValueError(f"open_file(mode={truncated_repr(mode)}): it opens for reading.")
+    with open_unpacked(file_path) as file:
+        yield file if mode == "rb" else io.TextIOWrapper(file, "utf-8")
 
 
 @contextmanager
