@@ -95,7 +95,7 @@ OTHER = {
     "= crawl(": ("", "fetched 2, robots 1, status 1\n"),
     "= filter_documents(": ("", "rejected.c4.sentences 1, mask_pii.emails 1, kept 1\n"),
     "too_short": ("", "pages-00001-of-00002.jsonl.gz']\n{'too_short': 6}\n"),
-    "names.map(len)": ("", "400\n"),
+    'approx_shard_bytes="400 B"': ("", "4\n"),
     "run_over_files(count": ("", "3 files: 0 made, 3 there already, 0 failed\n"),
     "marin_experiment": ("", "tutorials.hello_world: >plan plan>made\n"),
 }
