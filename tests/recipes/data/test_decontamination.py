@@ -316,7 +316,7 @@ def test_parquet_and_several_files_make_one_evaluation(tmp_path: Path) -> None:
     parquet.write_table(table, folder / "a.parquet")
     found = run(decontaminate("d", DOCUMENTS, [Evaluation("e", folder)], ngram=3), tmp_path)
     assert stats(found)["evaluations"][0] | {"documents": 0} == {
-        "name": "e", "items": 3, "with_ngrams": 2, "ngrams": 4, "items_found": 2, "documents": 0,
+        "name": "e", "items": 3, "with_ngrams": 2, "ngrams": 4, "longest": 5, "items_found": 2, "documents": 0,
     }  # fmt: skip
     items = {by["item"] for row in rows_of(found) for by in row["attributes"]["contaminated_by"]}
     assert items == {"a.parquet:1", "rows.jsonl:1"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tradewind.recipes.data.classifiers import train_classifier
 from tradewind.recipes.data.consolidated import FilterConfig, consolidate
-from tradewind.recipes.data.decontamination import decontaminate
 from tradewind.recipes.data.crawl import crawl
+from tradewind.recipes.data.decontamination import decontaminate
 from tradewind.recipes.data.dolma import from_dolma, to_dolma
 from tradewind.recipes.data.duplicates import deduplicate_exact
 from tradewind.recipes.data.evaluation_sets import Evaluation
@@ -15,6 +15,7 @@ from tradewind.recipes.data.fuzzy_duplicates import deduplicate_fuzzy
 from tradewind.recipes.data.html_text import Markdownify, Resiliparse, Trafilatura, html_to_text
 from tradewind.recipes.data.language import identify_language
 from tradewind.recipes.data.normalized import normalize
+from tradewind.recipes.data.overlap import train_test_overlap
 from tradewind.recipes.data.pii import MaskPii, mask_pii
 from tradewind.recipes.data.scoring import score_documents
 from tradewind.recipes.data.training_samples import ClassifierData
@@ -46,4 +47,5 @@ __all__ = [
     "score_documents",
     "to_dolma",
     "train_classifier",
+    "train_test_overlap",
 ]

@@ -114,7 +114,25 @@ def index_evaluations(
     build = _Build(stored, names, field)
     pattern = part_pattern(join(folder, "index"), ".bin")
     paths = flow_backend().execute(Dataset.from_list(list(lengths)).flat_map(build).write_binary(pattern))
-    return EvaluationIndex(stored, {length: read_header(path) for length, path in zip(lengths, paths, strict=True)})
+    headers = {length: read_header(path) for length, path in zip(lengths, paths, strict=True)}
+    _check_headers(list(headers.values()), field)
+    return EvaluationIndex(stored, headers)
+
+
+def _check_headers(headers: Sequence[IndexHeader], field: str) -> None:
+    """Refuse a set that has no runs of any length, and a length of which no set has any."""
+    hint = "compare shorter runs, or give more of its fields"
+    for counts in zip(*(header.evaluations for header in headers), strict=True):
+        name, least = truncated_repr(counts[0].name), min(header.length for header in headers)
+        if not counts[0].longest:
+            raise ValueError(f"{field}: {name} has {counts[0].items:,} rows, and none has a word.")
+        if not any(each.with_ngrams for each in counts):
+            longest = counts[0].longest
+            raise ValueError(f"{field}: no item of {name} has {least:,} words, the longest has {longest:,}: {hint}.")
+    for header in headers:
+        if not any(each.with_ngrams for each in header.evaluations):
+            longest = max(each.longest for each in header.evaluations)
+            raise ValueError(f"{field}: no item has {header.length:,} words, the longest has {longest:,}: {hint}.")
 
 
 def item_schema() -> Any:

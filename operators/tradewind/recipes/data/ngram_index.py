@@ -16,7 +16,6 @@ from typing import Any, Final
 
 from tradewind.datasets.rows import RowError
 from tradewind.storage import open_file
-from tradewind.text import truncated_repr
 
 MAX_NGRAMS: Final = 20_000_000
 """Of one length: they take about 1 GB while they are sorted, and half of it in each worker."""
@@ -34,12 +33,14 @@ class EvaluationCounts:
         items: Number of its rows.
         with_ngrams: Those with as many words as a run has.
         ngrams: Different runs of each item, summed.
+        longest: Words of its longest item.
     """
 
     name: str
     items: int
     with_ngrams: int
     ngrams: int
+    longest: int
 
 
 @dataclass(frozen=True)
@@ -114,14 +115,14 @@ def pack_index(items: Items, length: int, field: str) -> list[Any]:
     """Return the parts of the file of the index of all runs of ``length`` words.
 
     Raises:
-        RowError: With ``field``: a set has no text, or none of so many words; or all are too large.
+        RowError: With ``field``: they are too large.
     """
     import numpy as np
 
     grams, numbers = _runs(items, length, field)
     totals = np.bincount(numbers, minlength=len(items.labels))
-    counts = _counted(items, totals, length, field)
-    begins = np.flatnonzero(np.concatenate([[True], grams[1:] != grams[:-1]]))
+    counts = _counted(items, totals)
+    begins = np.flatnonzero(np.concatenate([[True], grams[1:] != grams[:-1]])[: len(grams)])
     labels = [label.encode() for label in items.labels]
     arrays = {
         "hashes": grams[begins],
@@ -161,20 +162,13 @@ def _runs(items: Items, length: int, field: str) -> tuple[Any, Any]:
     return grams[~repeated], numbers[~repeated]
 
 
-def _counted(items: Items, totals: Any, length: int, field: str) -> list[EvaluationCounts]:
+def _counted(items: Items, totals: Any) -> list[EvaluationCounts]:
     counts = []
     for number, name in enumerate(items.names):
         own = items.owners == number
         words = items.lengths[own]
-        found = EvaluationCounts(name, len(words), int((totals[own] > 0).sum()), int(totals[own].sum()))
-        if not words.any():
-            raise RowError(f"{field}: {truncated_repr(name)} has {len(words):,} rows, and none has a word.")
-        if not found.with_ngrams:
-            raise RowError(
-                f"{field}: no item of {truncated_repr(name)} has {length} words, the longest has {words.max():,}: "
-                "compare shorter runs, or give more of its fields."
-            )
-        counts.append(found)
+        with_ngrams, ngrams = int((totals[own] > 0).sum()), int(totals[own].sum())
+        counts.append(EvaluationCounts(name, len(words), with_ngrams, ngrams, int(words.max(initial=0))))
     return counts
 
 
