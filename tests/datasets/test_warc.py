@@ -116,6 +116,8 @@ def test_body_is_decoded_as_headers_say(tmp_path: Path, case: str) -> None:
 LARGE = gzip.compress(b"\0" * (MAX_LINE_BYTES + 1), 9)
 LONG_HEAD = "X: " + "y" * (1 << 18)
 
+BARE = b"WARC/1.1\r\nWARC-Type: response\r\nContent-Length: 23\r\n\r\nHTTP/1.0 404\nA: b\n\nPage\r\n\r\n"
+
 BAD_RECORDS = {
     "not gzip": (response(b"\1\2\3\4", "Content-Encoding: gzip"), "its body is not gzip: "),
     "not brotli": (response(b"\1\2\3\4", "Content-Encoding: br"), "its body is not br: "),
@@ -143,6 +145,12 @@ def test_bad_record_is_told_or_left_out(tmp_path: Path, case: str) -> None:
     for on_error in ("skip", "quarantine"):
         found = read(path, on_error)
         assert ([row["payload"] for row in found], found.rejected) == ([b"last", b"last"], 1)
+
+
+def test_record_with_the_least_header_is_read(tmp_path: Path) -> None:
+    (row,) = read(file_with(tmp_path, BARE))
+    assert (row["status"], row["headers"], row["payload"]) == (404, {"a": "b"}, b"Page")
+    assert (row["url"], row["record_id"], row["date"], row["content_type"]) == ("", None, None, None)
 
 
 def test_body_that_the_crawler_cut_is_read_so_far(tmp_path: Path) -> None:

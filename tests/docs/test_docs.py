@@ -62,6 +62,8 @@ SAID = {
     "long_pages": ">plan plan>long_pages\n",
     "data-recipes": " is done: ",
     "data-web": " is done: ",
+    "data-quality": " is done: ",
+    "languages": "lid+pages>languages languages+pages>kept",
     "data-duplicates": " is done: ",
 }
 """What an example prints: lines of a script, or the tasks of a DAG that needs a cloud, hours or a package."""
@@ -84,9 +86,18 @@ from pyarrow import parquet
 files = pathlib.Path("outputs").glob("clean/web-*/part-*.parquet")
 print([text for file in files for text in parquet.read_table(file)["text"].to_pylist()])
 """
+BEST = """
+import pathlib
+from pyarrow import parquet
+files = pathlib.Path("outputs").glob("best-*/part-*.parquet")
+texts = [text for file in files for text in parquet.read_table(file)["text"].to_pylist()]
+print(len(texts), "documents,", sum("buy" in text for text in texts), "of the web")
+"""
 OTHER = {
+    "= train_classifier(": (BEST, "30 documents, 0 of the web\n"),
+    'attribute="own"': ("", "scores\n"),
     "= deduplicate_fuzzy(": (NEAR, "['Another page, about knots.']\n"),
-    "= normalize(": (CLEANED, "2 duplicates, 4 documents, 1 with rights\n"),
+    "pages = normalize(": (CLEANED, "2 duplicates, 4 documents, 1 with rights\n"),
     "executor_main(steps=[good])": ("", "rejected.c4.sentences 1, mask_pii.emails 1, kept 1\n"),
     'listdir("scores")': ("", "['part-00000-of-00001.parquet']\n"),
     "train.preflight = check": (PREFLIGHT, "batch_size=8 is not a multiple of the 3 devices\n"),

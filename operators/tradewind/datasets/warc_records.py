@@ -32,7 +32,7 @@ def warc_rows(rows: Rows, path: str, record_types: Sequence[str]) -> Iterator[di
 
     kinds = record_types_of(record_types)
     with open_unpacked(path) as file:
-        # The library would not tell that a packed file is cut, and cannot go on after a body that it fails to decode.
+        # The library would not tell that a packed file is cut, and ends after a body that it fails to decode.
         stream = _Stream(file)
         records = ArchiveIterator(cast(Any, stream), parse_http=False, stream_detect=False)
         for number, record in enumerate(records, 1):
@@ -86,7 +86,7 @@ def _row(record: Any, kind: str, url: str, block: bytes) -> dict[str, Any]:
     status: int | None = None
     headers: dict[str, str] = {}
     payload = block
-    if kind in ("response", "revisit") and record.is_http:
+    if kind in ("response", "revisit") and (record.is_http or block.startswith(b"HTTP/")):
         status, headers, body = _http_parts(block)
         payload = decode_body(body, headers, MAX_LINE_BYTES, may_be_cut=truncated is not None)
         content_type = headers.get("content-type", "").partition(",")[0] or None

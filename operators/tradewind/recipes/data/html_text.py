@@ -52,7 +52,7 @@ class Resiliparse(Extractor):
         links: Add the address to the text of a link.
         prepend_title: Begin with the title of the page, unless the text does.
         list_bullets: Begin the entries of lists with a bullet.
-        alt_texts: Take the texts that stand for images.
+        alt_texts: Take the alternative texts of images.
         form_fields: Take the contents of forms.
         noscript: Take what pages show to browsers without scripts.
         comments: Keep the comments of readers in the main content.
