@@ -1,23 +1,25 @@
-"""``python -m benchmarks.data [--quick]``: pipelines beside a tuned loop of processes, and beside Ray Data.
+"""``python -m benchmarks.data [--quick]``: pipelines beside a tuned loop of processes, Ray Data and datatrove.
 
-MinHash is measured beside datatrove if DATATROVE_PYTHON names a Python that has it, an environment of its own with
-``datatrove==0.10.1 xxhash<4 tokenizers spacy``.
+datatrove takes part if DATATROVE_PYTHON names a Python that has it, an environment of its own with ``datatrove==0.10.1
+xxhash<4 tokenizers spacy orjson``. It uses its own libraries of gzip and JSON.
 
-All use the same cores, the same gzip library and level, and JSON of the standard library. Figures are comparable within
-one run only.
+All use the same cores; the loop also uses the same gzip library and level, and JSON of the standard library. Figures
+are comparable within one run only.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from benchmarks.data import duplicates, pipelines
 from benchmarks.harness import Goal, at_most, bench, median
-from benchmarks.processes import in_fresh_process
+from benchmarks.processes import in_fresh_process, served
 from benchmarks.report import Table, ratio, seconds, times
 
 _MOST_OF_LOOP = 1.2
 _FINISHED_S = 5.0
+_FINISHED_REQUESTS = 50
 _SIZES = ((14, 8), (26, 11))
 """Bands and rows of signatures: datatrove's, and ours."""
 _FASTER = 20.0
@@ -26,14 +28,18 @@ _FASTER = 20.0
 def bench_map(quick: bool) -> Iterator[Table | Goal]:
     """Measure read, filter, map and write of packed JSON lines."""
     files, rows = (2, 500) if quick else (8, 60_000)
-    size, rounds = in_fresh_process(pipelines.measure_map, files, rows, 1 if quick else 3)
+    datatrove = os.environ.get("DATATROVE_PYTHON")
+    size, rounds, peers = in_fresh_process(pipelines.measure_map, files, rows, 1 if quick else 3, datatrove)
     loop, ours = (median(each) or 0.0 for each in zip(*rounds, strict=True))
     table = Table(f"map: {files} files of {rows:,} rows, {size / 1e6:.0f} MB of JSON", ("of", "seconds", "MB/s"))
     table.add("tradewind, on Ray", seconds(ours), f"{size / 1e6 / ours:.0f}")
-    table.add("a loop of processes", seconds(loop), f"{size / 1e6 / loop:.0f}")
+    for way, spent in {"a loop of processes": loop, **peers}.items():
+        table.add(way, seconds(spent), f"{size / 1e6 / spent:.0f}")
     yield table
     quotient = median(ours / loop for loop, ours in rounds) or 0.0
     yield at_most("map, beside a loop of processes", quotient, _MOST_OF_LOOP, times)
+    for peer, spent in peers.items():
+        yield at_most(f"map, beside {peer}", ours / spent, 1.0, times)
 
 
 def bench_deduplicate(quick: bool) -> Iterator[Table | Goal]:
@@ -56,6 +62,11 @@ def bench_finished(quick: bool) -> Iterator[Table | Goal]:
     table.add("all are skipped", seconds(spent))
     yield table
     yield at_most(f"{shards:,} finished shards", spent, _FINISHED_S)
+    with served(pipelines.cloud_with_files, shards) as cloud:
+        spent = in_fresh_process(pipelines.measure_finished_on_cloud, shards, cloud.url)
+        requests = sum(cloud.usage().requests.values())
+    yield at_most(f"{shards:,} finished shards of a bucket", spent, _FINISHED_S)
+    yield at_most("requests for these", requests, _FINISHED_REQUESTS, "{:.0f}".format)
 
 
 def bench_minhash(quick: bool) -> Iterator[Table | Goal]:

@@ -1,4 +1,4 @@
-"""``python datatrove_map.py IN OUT WORKERS``: the map of this benchmark with datatrove, in an environment of its own."""
+"""``python datatrove_map.py IN OUT WORKERS``: this benchmark's map with datatrove, in an environment of its own."""
 
 from __future__ import annotations
 

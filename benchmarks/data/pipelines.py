@@ -9,12 +9,16 @@ import multiprocessing
 import os
 import random
 import shutil
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 
 CORES: Final = 2
 _RAY: Final = {"RAY_AUTH_MODE": "disabled", "RAY_worker_niceness": "0"}
@@ -84,8 +88,13 @@ def _timed(work: Callable[[], Any]) -> float:
     return time.perf_counter() - begun
 
 
-def measure_map(files: int, rows: int, rounds: int) -> tuple[int, list[tuple[float, float]]]:
-    """Return the bytes of JSON, and seconds of the loop and of the pipeline for each round."""
+def measure_map(
+    files: int, rows: int, rounds: int, datatrove: str | None = None
+) -> tuple[int, list[tuple[float, float]], dict[str, float]]:
+    """Return the bytes of JSON, seconds of the loop and of the pipeline for each round, and those of peers.
+
+    ``datatrove`` is the Python of an environment that has it.
+    """
     from tradewind.datasets import Dataset, create_backend
 
     with tempfile.TemporaryDirectory() as folder, on_ray(folder):
@@ -104,8 +113,23 @@ def measure_map(files: int, rows: int, rounds: int) -> tuple[int, list[tuple[flo
             shutil.rmtree(f"{folder}/ours", ignore_errors=True)
             backend.execute(written)
 
+        def ray_data() -> None:
+            import ray
+
+            ray.data.DataContext.get_current().enable_progress_bars = False
+            read = ray.data.read_json(f"{folder}/in", override_num_blocks=files)
+            read.filter(_is_good).map(_shaped).write_json(f"{folder}/ray_data")
+
+        def peer() -> None:
+            command = [str(datatrove), str(Path(__file__).with_name("datatrove_map.py"))]
+            told = subprocess.run([*command, f"{folder}/in", f"{folder}/peer", str(CORES)], capture_output=True)
+            if told.returncode:
+                raise RuntimeError(f"{datatrove}: {told.stderr.decode(errors='replace')[-2_000:]}")
+
         ours()  # the workers have imported what they need
-        return size, [(_timed(loop), _timed(ours)) for _ in range(rounds)]
+        measured = [(_timed(loop), _timed(ours)) for _ in range(rounds)]
+        peers = {"Ray Data": _timed(ray_data)}
+        return size, measured, peers | ({"datatrove": _timed(peer)} if datatrove else {})
 
 
 def measure_deduplicate(files: int, rows: int, is_ours: bool) -> tuple[int, float]:
@@ -129,6 +153,27 @@ def measure_deduplicate(files: int, rows: int, is_ours: bool) -> tuple[int, floa
             groups.map_groups(lambda group: group.head(1), batch_format="pandas").write_json(f"{folder}/out")
 
         return files * rows, _timed(ours if is_ours else theirs)
+
+
+def measure_finished_on_cloud(shards: int, url: str) -> float:
+    """Return the seconds of a run whose files are all in a bucket of the loopback cloud at ``url``."""
+    os.environ["STORAGE_EMULATOR_HOST"] = url
+    from tradewind.datasets import Dataset, create_backend
+
+    numbers = Dataset.from_list(range(shards)).map(lambda number: {"number": number})
+    written = numbers.write_jsonl("gs://bucket/{shard:05d}.jsonl", skip_existing=True)
+    return _timed(lambda: create_backend("threadpool").execute(written))
+
+
+def cloud_with_files(files: int) -> LocalCloudStorage:
+    """Return a loopback cloud whose bucket has the files of a finished run."""
+    from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
+
+    cloud = LocalCloudStorage()
+    cloud.buckets.create("bucket")
+    for file in range(files):
+        cloud.buckets.put("bucket", f"{file:05d}.jsonl", b'{"number":0}', {}, {})
+    return cloud
 
 
 def measure_finished(shards: int) -> float:
