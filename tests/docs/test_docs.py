@@ -63,7 +63,7 @@ SAID = {
     "data-recipes": " is done: ",
     "data-web": " is done: ",
     "data-quality": " is done: ",
-    "languages": "lid+pages>languages languages+pages>kept",
+    "languages": "lid+texts>languages languages+texts>kept",
     "data-duplicates": " is done: ",
 }
 """What an example prints: lines of a script, or the tasks of a DAG that needs a cloud, hours or a package."""
