@@ -20,6 +20,7 @@ from benchmarks.report import Table, ratio, seconds, times
 _MOST_OF_LOOP = 1.2
 _FINISHED_S = 5.0
 _FINISHED_REQUESTS = 50
+_MOST_OF_UNDISTURBED = 1.2
 _SIZES = ((14, 8), (26, 11))
 """Bands and rows of signatures: datatrove's, and ours."""
 _FASTER = 20.0
@@ -102,6 +103,18 @@ def bench_fuzzy(quick: bool) -> Iterator[Table | Goal]:
     yield table
 
 
+def bench_resume(quick: bool) -> Iterator[Table | Goal]:
+    """Measure what SIGKILL of the process at half time costs."""
+    shards = 10 if quick else 100
+    repeated, whole, killed = in_fresh_process(pipelines.measure_resume, shards)
+    table = Table(f"resume: {shards:,} shards, one after another", ("", "seconds"))
+    table.add("undisturbed", seconds(whole))
+    table.add("killed at half, and again", seconds(killed))
+    yield table
+    yield at_most("shards made twice after a kill", repeated, 1, "{:.0f}".format)
+    yield at_most("a killed run and the next, beside one", killed / whole, _MOST_OF_UNDISTURBED, times)
+
+
 if __name__ == "__main__":
-    parts = {"map": bench_map, "deduplicate": bench_deduplicate, "finished": bench_finished}
+    parts = {"map": bench_map, "deduplicate": bench_deduplicate, "finished": bench_finished, "resume": bench_resume}
     bench("data", __doc__, {**parts, "minhash": bench_minhash, "fuzzy": bench_fuzzy})

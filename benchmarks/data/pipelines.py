@@ -155,6 +155,41 @@ def measure_deduplicate(files: int, rows: int, is_ours: bool) -> tuple[int, floa
         return files * rows, _timed(ours if is_ours else theirs)
 
 
+def _process_slowly(folder: str, shards: int) -> None:
+    from tradewind.datasets import Dataset, ShardInfo, create_backend
+
+    def noted(rows: Iterator[int], info: ShardInfo) -> Iterator[dict[str, int]]:
+        with open(f"{folder}/begun", "a") as begun:
+            begun.write(f"{info.shard_idx}\n")
+        yield {"sum": sum(number * number for number in range(1_000_000))}
+
+    written = Dataset.from_list(range(shards)).map_shard(noted).write_jsonl(f"{folder}/out/{{shard}}.jsonl")
+    with contextlib.redirect_stdout(io.StringIO()):
+        create_backend("sync", scratch=f"{folder}/scratch").execute(written)
+
+
+def measure_resume(shards: int) -> tuple[int, float, float]:
+    """Return the shards made twice if SIGKILL ends a run at half, and the seconds without that and with it."""
+    process = partial(multiprocessing.get_context("spawn").Process, target=_process_slowly)
+    with tempfile.TemporaryDirectory() as whole, tempfile.TemporaryDirectory() as folder:
+        undisturbed = process(args=(whole, shards))
+        begun = time.perf_counter()
+        undisturbed.start()
+        undisturbed.join()
+        first, second = process(args=(folder, shards)), process(args=(folder, shards))
+        between = time.perf_counter()
+        first.start()
+        while len(list(Path(folder).glob("out/*.jsonl"))) < shards // 2:
+            time.sleep(0.01)
+        first.kill()
+        first.join()
+        second.start()
+        second.join()
+        ended = time.perf_counter()
+        repeated = len(Path(folder, "begun").read_text().split()) - shards
+        return repeated, between - begun, ended - between
+
+
 def measure_finished_on_cloud(shards: int, url: str) -> float:
     """Return the seconds of a run whose files are all in a bucket of the loopback cloud at ``url``."""
     os.environ["STORAGE_EMULATOR_HOST"] = url
