@@ -21,6 +21,9 @@ _MAX_LOSSES: Final = 20
 _MAX_PIECES: Final = 1_000
 """Pieces that are submitted at one time; Ray runs as many as there are CPUs."""
 
+_held: Final[dict[str, StageWork]] = {}
+"""The stage that this worker processed last."""
+
 _T = TypeVar("_T")
 
 
@@ -60,11 +63,11 @@ class RayTasks:
             "max_retries": 0,  # a shard has budgets of its own
             "name": f"stage {work.stage.number + 1}",
         }
-        self._task = ray.remote(run_shard).options(**options, **_off_the_head())
+        self._task = ray.remote(_run_shared).options(**options, **_off_the_head())
 
     def submit(self, shard: int) -> None:
         """Begin a shard."""
-        self._shards[self._task.remote(self._work, shard)] = shard
+        self._shards[self._task.remote((self._work,), shard)] = shard
 
     def wait(self, timeout_s: float) -> Sequence[Outcome]:
         """Return what has ended; wait at most ``timeout_s`` for the first."""
@@ -80,6 +83,8 @@ class RayTasks:
             return ShardFailure(shard, about, trace=single_line(error))
         except self._ray.exceptions.RayTaskError as error:  # the task could not even begin
             cause = error.cause if isinstance(error.cause, Exception) else error
+            if isinstance(cause, self._ray.exceptions.RayError) and cause is not error:
+                return self._lost(shard, cause)
             return ShardFailure(
                 shard,
                 f"{type(cause).__name__}: {single_line(cause)}",
@@ -88,13 +93,28 @@ class RayTasks:
                 ends_stage=True,
             )
         except self._ray.exceptions.RayError as error:
-            return ShardFailure(shard, f"lost: {type(error).__name__}", trace=single_line(error), is_loss=True)
+            return self._lost(shard, error)
         return outcome
+
+    @staticmethod
+    def _lost(shard: int, error: Exception) -> ShardFailure:
+        return ShardFailure(shard, f"lost: {type(error).__name__}", trace=single_line(error), is_loss=True)
 
     def close(self) -> None:
         """End the tasks that still run."""
         for ref in self._shards:
             self._ray.cancel(ref, force=True)
+
+
+def _run_shared(shared: tuple[Any], shard: int) -> Outcome:
+    """Process a shard of a stage, whose functions may hold much: each worker unpacks them once."""
+    import ray
+
+    (ref,) = shared  # Ray would unpack it for each task if it were an argument itself
+    if (key := ref.hex()) not in _held:
+        _held.clear()
+        _held[key] = ray.get(ref)
+    return run_shard(_held[key], shard)
 
 
 def spread(pieces: Sequence[_T], work: Callable[[_T], Any], *, is_small: bool) -> Iterator[Any]:

@@ -38,7 +38,7 @@ _MANY_SHARDS: Final = 50_000
 _MANY_PARTS: Final = 10_000_000
 _MAX_PARTS: Final = 200_000_000
 """A shuffle of N shards into M reads N × M parts, with two requests each; their index alone has 28 bytes for each."""
-_PLAIN: Final = (type(None), bool, int, float, complex, str, bytes)
+_PLAIN: Final = (type(None), bool, int, float, complex, str)
 
 
 class PipelineError(ValueError):
@@ -304,7 +304,10 @@ class _Digest:
         while pending:
             each = pending.pop()
             self._text(f"<{type(each).__module__}.{type(each).__qualname__}>")
-            if isinstance(each, _PLAIN):
+            if isinstance(each, bytes):  # perhaps large
+                self._text(str(len(each)))
+                self._hash.update(each)
+            elif isinstance(each, _PLAIN):
                 # The decimals of an int are bounded.
                 self._text(hex(each) if type(each) is int else repr(each))
             elif id(each) in self._seen:
