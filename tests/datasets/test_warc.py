@@ -128,6 +128,11 @@ BAD_RECORDS = {
         response(gzip.compress(LARGE), "Content-Encoding: gzip, gzip"),
         "its body has more than 33,554,432 bytes",
     ),
+    "gzip with another sum": (
+        response(gzip.compress(PAGE)[:-8] + bytes(8), "Content-Encoding: gzip"),
+        "its body in gzip is cut or damaged",
+    ),
+    "many codings": (response(PAGE, "Content-Encoding: " + "gzip," * 9), "its body has 9 codings"),
     "no status": (record(b"hello"), "it does not begin with a status of HTTP"),
     "nothing": (record(b""), "it does not begin with a status of HTTP"),
     "odd status": (record(b"HTTP/1.1 2000 OK\r\n\r\n"), "it does not begin with a status of HTTP"),

@@ -6,16 +6,14 @@ otherwise; such a body is plain text and stays as it is.
 
 from __future__ import annotations
 
+import gzip
 import io
 import re
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
-_GZIP: Final = 31
-_ZLIB: Final = 15
-_RAW: Final = -15
-"""Window bits, by which zlib knows the form of its input."""
+_MAX_CODINGS: Final = 5
 _CHUNK: Final = re.compile(rb"[ \t\r\n]*([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\n]*)?\r?\n")
 _SAMPLE_BYTES: Final = 4096
 _PIECE_BYTES: Final = 1 << 20
@@ -42,6 +40,8 @@ def decode_body(body: bytes, headers: Mapping[str, str], max_bytes: int, may_be_
         BodyError: It is damaged, cut or too large.
     """
     codings = [*_codings(headers, "content-encoding"), *_codings(headers, "transfer-encoding")]
+    if len(codings) > _MAX_CODINGS:
+        raise BodyError(f"its body has {len(codings):,} codings")
     for coding in reversed(codings):
         body = _decoded(body, coding, max_bytes, may_be_cut)
     return body
@@ -58,72 +58,67 @@ def _decoded(body: bytes, coding: str, max_bytes: int, may_be_cut: bool) -> byte
         return body
     try:
         content, is_whole = _DECODERS[coding](body, max_bytes)
-    except (OSError, zlib.error, ValueError) as error:
+    except (OSError, EOFError, zlib.error, ValueError) as error:
         if not _NO_TEXT.search(body, 0, _SAMPLE_BYTES):
             return body
         raise BodyError(f"its body is not {coding}: {error}") from error
     if len(content) > max_bytes:
         raise BodyError(f"its body has more than {max_bytes:,} bytes")
     if not is_whole and not may_be_cut:
-        raise BodyError(f"its body in {coding} is cut")
+        raise BodyError(f"its body in {coding} is cut or damaged")
     return content
 
 
-def _unzipped(body: bytes, max_bytes: int, window_bits: int = _GZIP) -> tuple[bytes, bool]:
-    content, is_whole = b"", False
-    while body and len(content) <= max_bytes:
-        inflater = zlib.decompressobj(window_bits)
-        content += inflater.decompress(body, max_bytes + 1 - len(content))
-        is_whole, body = inflater.eof, inflater.unused_data
-        if not body.startswith(b"\x1f\x8b"):  # servers pad bodies
-            break
-    return content, is_whole
+def _unzipped(body: bytes, max_bytes: int) -> tuple[bytes, bool]:
+    return _pieces(gzip.GzipFile(fileobj=io.BytesIO(body)).read1, max_bytes)
 
 
 def _inflated(body: bytes, max_bytes: int) -> tuple[bytes, bool]:
     """Inflate with the header of zlib, as HTTP says, or without, as some servers do."""
+    inflater = zlib.decompressobj()
     try:
-        return _unzipped(body, max_bytes, _ZLIB)
+        content = inflater.decompress(body, max_bytes + 1)
     except zlib.error:
-        return _unzipped(body, max_bytes, _RAW)
+        inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+        content = inflater.decompress(body, max_bytes + 1)
+    return content, inflater.eof
 
 
 def _from_brotli(body: bytes, max_bytes: int) -> tuple[bytes, bool]:
     from fastwarc.stream_io import BrotliReader
 
-    return _pieces(BrotliReader(io.BytesIO(body)), max_bytes)
+    return _pieces(BrotliReader(io.BytesIO(body)).read, max_bytes)
 
 
 def _from_zstd(body: bytes, max_bytes: int) -> tuple[bytes, bool]:
     from fastwarc.stream_io import ZstdReader
 
-    return _pieces(ZstdReader(io.BytesIO(body)), max_bytes)
+    return _pieces(ZstdReader(io.BytesIO(body)).read, max_bytes)
 
 
-def _pieces(reader: Any, max_bytes: int) -> tuple[bytes, bool]:
-    content = b""
+def _pieces(read: Callable[[int], bytes], max_bytes: int) -> tuple[bytes, bool]:
+    content, is_whole = bytearray(), True
     try:
-        while len(content) <= max_bytes and (piece := reader.read(_PIECE_BYTES)):
+        while len(content) <= max_bytes and (piece := read(_PIECE_BYTES)):
             content += piece
-    except OSError:
+    except (OSError, EOFError, zlib.error):  # of what follows a beginning that is good
         if not content:
             raise
-        return content, False
-    return content[: max_bytes + 1], True
+        is_whole = False
+    return bytes(content[: max_bytes + 1]), is_whole
 
 
 def _dechunked(body: bytes, max_bytes: int) -> tuple[bytes, bool]:
-    chunks: list[bytes] = []
-    at = 0
+    content, at = bytearray(), 0
     while header := _CHUNK.match(body, at):
         size = int(header[1], 16)
         if not size:
-            return b"".join(chunks), True
+            return bytes(content), True
         at = header.end() + size
-        chunks.append(body[header.end() : at])
-    if not chunks:
+        content += body[header.end() : at]
+    if not at:
         raise ValueError("no chunk begins it")
-    return b"".join(chunks), False
+    return bytes(content), False
 
 
 _DECODERS: Final[Mapping[str, Decoder]] = {

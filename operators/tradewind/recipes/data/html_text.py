@@ -30,6 +30,8 @@ from tradewind.text import did_you_mean, truncated_repr
 WARC_ENDINGS: Final = (".warc", ".warc.gz", ".warc.zst", ".warc.zstd")
 _ZIP: Final = ".zip"
 _COUNTS: Final = ("pages", "documents", "without_text", "other_status", "other_type")
+_CONTROL: Final = {code: None for code in (*range(32), 127) if code not in (9, 10)}
+"""Control characters but tabs and line breaks, which no text needs."""
 _Row = dict[str, Any]
 
 
@@ -301,7 +303,7 @@ class _Extracting:
         counters.increment("pages")
         html = self._html(page)
         try:
-            text = process.text_of(html).strip() if html.strip() else ""
+            text = process.text_of(html).translate(_CONTROL).strip() if html.strip() else ""
         except ExtractionError as error:
             raise RowError(f"The page {truncated_repr(page.url or page.id)} has no text: {error}.") from error
         if not text:
