@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tradewind.recipes.data.chats import chats_to_documents, documents_to_chats
 from tradewind.recipes.data.classifiers import train_classifier
 from tradewind.recipes.data.consolidated import FilterConfig, consolidate
 from tradewind.recipes.data.crawl import crawl
@@ -33,11 +34,13 @@ __all__ = [
     "MaskPii",
     "Resiliparse",
     "Trafilatura",
+    "chats_to_documents",
     "consolidate",
     "crawl",
     "decontaminate",
     "deduplicate_exact",
     "deduplicate_fuzzy",
+    "documents_to_chats",
     "filter_documents",
     "from_dolma",
     "html_to_text",

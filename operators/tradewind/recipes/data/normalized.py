@@ -167,8 +167,8 @@ class _Normalizing:
             document = {
                 "id": content_id(text),
                 "text": text,
-                "source_id": _plain("id", source_id),
-                "source": _plain("source", source),
+                "source_id": origin_text("id", source_id),
+                "source": origin_text("source", source),
                 "metadata": row["metadata"] if is_normalized else _metadata(row, known),
             }
             for value in document.values():
@@ -178,7 +178,8 @@ class _Normalizing:
         return [document]
 
 
-def _plain(name: str, value: Any) -> str | None:
+def origin_text(name: str, value: Any) -> str | None:
+    """Return an original id or source as a text; refuse what is neither text nor whole number."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, int) and not isinstance(value, bool):
