@@ -296,7 +296,7 @@ def _found_per_item(index: NgramIndex, runs: Any) -> Any:
 
 
 def write_overlap(config: OverlapConfig, results: Results) -> None:
-    """Write how many items overlap, for programs and for people."""
+    """Write how many items overlap, for programs and for users."""
     files = set_files(join(config.output_path, ITEMS), "output_path")
     sums = flow_backend().execute(
         dataset_of(files).load_parquet().reduce(_Summing(tuple(config.ngram_lengths)), _sum_of_all)
