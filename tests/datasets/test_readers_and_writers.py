@@ -220,8 +220,9 @@ def test_row_that_does_not_fit_parquet_is_told_with_column(
     tmp_path: Path, rows: list[Any], schema: Any, told: str
 ) -> None:
     data = Dataset.from_list([rows]).flat_map(list).write_parquet(f"{tmp_path}/{{shard}}.parquet", schema)
-    with pytest.raises(PipelineError, match=re.escape(told)):
+    with pytest.raises(PipelineError, match=re.escape(told)) as raised:
         run(data)
+    assert told.startswith("write_parquet") or "the row was" not in str(raised.value)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -50,6 +50,10 @@ class RowError(ValueError):
     """
 
 
+class SeveralRowsError(RowError):
+    """Rows that were read together fit neither a file nor an order: the one that was read last is not to blame."""
+
+
 class UnreadableFileError(RowError):
     """A file cannot be read on, which another try may mend."""
 
@@ -139,7 +143,8 @@ class Rows:
         if not isinstance(error, RowError):
             return f"{type(error).__name__}: {error_text(error)}", self.place
         message = error_text(error)
-        return message, "" if self.path and self.path in message else self.place
+        place = self.path if isinstance(error, SeveralRowsError) else self.place
+        return message, "" if self.path and self.path in message else place
 
     def reject(self, error: Exception) -> None:
         """Leave out the row that is being processed, or raise ``error``, as ``on_error`` says."""

@@ -28,6 +28,7 @@ from tradewind.datasets.rows import (
     OnError,
     RowError,
     Rows,
+    SeveralRowsError,
     UnreadableFileError,
     current_rows,
     error_text,
@@ -343,7 +344,7 @@ def _failure(shard: int, rows: Rows, error: BaseException) -> ShardFailure:
     return ShardFailure(
         shard,
         *rows.described(error),
-        "" if rows.row is None else _shown(rows.row),
+        "" if rows.row is None or isinstance(error, SeveralRowsError) else _shown(rows.row),
         _user_frame(error),
         trace,
         is_permanent=is_code or (isinstance(error, RowError) and not isinstance(error, UnreadableFileError)),

@@ -23,7 +23,7 @@ from operator import itemgetter
 from typing import IO, Any, Final, NamedTuple
 
 from tradewind.datasets.dataset import Shuffle, first_row
-from tradewind.datasets.rows import RowError, Rows, error_text
+from tradewind.datasets.rows import RowError, Rows, SeveralRowsError, error_text
 from tradewind.storage import file_system_at
 from tradewind.text import single_line, truncated_repr
 
@@ -207,7 +207,7 @@ def _sorted(entries: list[Entry], shuffle: Shuffle) -> list[Entry]:
 
 
 def _not_comparable(error: TypeError) -> RowError:
-    return RowError(
+    return SeveralRowsError(
         f"Keys, or values of sort_by, cannot be compared: {single_line(error)}. Give all rows keys of one type, such "
         "as str(key)."
     )

@@ -14,7 +14,7 @@ from typing import IO, Any, Final
 
 from tradewind.datasets.cache_rows import write_cache
 from tradewind.datasets.files import atomic_writer
-from tradewind.datasets.rows import RowError, Rows
+from tradewind.datasets.rows import RowError, Rows, SeveralRowsError
 from tradewind.text import single_line, truncated_repr
 
 _GZIP_LEVEL: Final = 1
@@ -147,11 +147,11 @@ def _write_parquet(file: SummedFile, path: str, stream: Iterable[Any], schema: A
                 sink = pa.PythonFile(file, mode="w")
                 writer = stack.enter_context(parquet.ParquetWriter(sink, schema, compression="zstd"))
             elif table.schema != schema:
-                raise RowError(f"{place}the record batch has another schema: {single_line(table.schema)}.")
+                raise SeveralRowsError(f"{place}the record batch has another schema: {single_line(table.schema)}.")
             try:
                 writer.write_table(table)
             except pa.ArrowException as error:  # None in a column of a schema that allows none
-                raise RowError(f"{place}{single_line(error).rstrip('.')}.") from error
+                raise SeveralRowsError(f"{place}{single_line(error).rstrip('.')}.") from error
             count += table.num_rows
     return count
 
@@ -184,12 +184,12 @@ def _table(batch: Any, schema: Any, place: str) -> Any:
         return batch if isinstance(batch, pa.Table) else pa.Table.from_batches([batch])
     names = list(dict.fromkeys(name for row in batch for name in row))
     if bad := [name for name in names if not isinstance(name, str)]:
-        raise RowError(f"{place}they have the column {truncated_repr(bad[0])}: names are texts.")
+        raise SeveralRowsError(f"{place}they have the column {truncated_repr(bad[0])}: names are texts.")
     if batch and not names:
-        raise RowError(f"{place}they have no column, which Parquet cannot hold.")
+        raise SeveralRowsError(f"{place}they have no column, which Parquet cannot hold.")
     kinds = dict.fromkeys(names) if schema is None else {field.name: field.type for field in schema}
     if unknown := [name for name in names if name not in kinds]:
-        raise RowError(
+        raise SeveralRowsError(
             f"{place}they have the column {truncated_repr(unknown[0])}, and earlier rows or the schema not. {_HINT}"
         )
     arrays = [_array(name, kind, [row.get(name) for row in batch], place) for name, kind in kinds.items()]
@@ -202,16 +202,18 @@ def _array(name: str, kind: Any, values: list[Any], place: str) -> Any:
     import pyarrow as pa
 
     if kind is None and {date, datetime} <= {type(value) for value in values}:
-        raise RowError(f"{place}the column {truncated_repr(name)} has dates and times: make all of them one. {_HINT}")
+        raise SeveralRowsError(
+            f"{place}the column {truncated_repr(name)} has dates and times: make all of them one. {_HINT}"
+        )
     try:
         array = pa.array(values, kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         earlier = "" if kind is None else f", and is {kind} in earlier rows or the schema"
-        raise RowError(
+        raise SeveralRowsError(
             f"{place}the column {truncated_repr(name)} does not fit{earlier}: {single_line(error).rstrip('.')}. {_HINT}"
         ) from error
     if kind is not None and (lost := _lost(values, kind)):
-        raise RowError(
+        raise SeveralRowsError(
             f"{place}the column {truncated_repr(name)} has {lost}, and earlier rows or the schema have not. {_HINT}"
         )
     return array
