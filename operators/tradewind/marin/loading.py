@@ -315,6 +315,8 @@ def _need_of(function: Any) -> str | None:
     while pending and len(seen) < _MAX_FUNCTIONS:
         each = pending.pop()
         if isinstance(each, RemoteFunction):
+            if resource := _own_resource(each):
+                return f"it needs Ray's resource {resource!r}, which a node of the cluster must be started with"
             each = each.function
         if id(each) in seen:
             continue
@@ -324,6 +326,13 @@ def _need_of(function: Any) -> str | None:
         if isinstance(each, types.FunctionType):
             pending += _used_by(each)
     return None
+
+
+def _own_resource(function: RemoteFunction) -> str | None:
+    """Return a resource that Marin's clusters declared and Ray itself does not, if a function's Ray task requests it."""
+    wanted = function.options.get("resources")
+    names = [str(name) for name, amount in wanted.items() if amount] if isinstance(wanted, Mapping) else []
+    return next((name for name in names if not name.startswith(("TPU", "node:"))), None)
 
 
 def _package_of(name: str) -> str | None:

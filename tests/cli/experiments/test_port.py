@@ -42,6 +42,12 @@ def test_port_names_dag_of_unchanged_file(cli: Environment, checkout: Path) -> N
         ("import ray, zephyr.plan as z", "z.compute_plan(c)", "ray.remote(outer)", "zephyr.plan.compute_plan, which"),
         ("", "from zephyr import Dataset, load_vortex", "outer", "zephyr.load_vortex, which Tradewind's engine does"),
         ("import zephyr", "zephyr.Dataset; zephyr.load_vortex", "outer", "zephyr.load_vortex, which Tradewind's"),
+        (
+            "import ray",
+            "",
+            "ray.remote(resources={'TPU-v4-8-head': 1, 'head_node': 0.1})(outer)",
+            "'head_node', which a",
+        ),
         ("from marin.evaluation.run import evaluate", "", "evaluate", "marin.evaluation.run.evaluate, which runs from"),
     ],
 )
@@ -55,9 +61,7 @@ def test_port_tells_what_a_function_lacks_on_the_cluster(
     done = cli("port", "experiments/fine.py")
     head, _, remark = done.out.splitlines()
     assert done.code == 0 and head.endswith("fine.py: becomes a DAG unchanged, but a step fails on the cluster")
-    assert remark.startswith(
-        "  line 7: experiments/fine.py makes step 's', which fails on the cluster as it is: it uses "
-    )
+    assert remark.startswith("  line 7: experiments/fine.py makes step 's', which fails on the cluster as it is: it ")
     assert need in remark
 
 
@@ -66,6 +70,7 @@ def test_port_tells_what_a_function_lacks_on_the_cluster(
     [
         ("from zephyr import Dataset, flow_backend, load_jsonl", "flow_backend().execute(Dataset.from_list([c]))"),
         ("import zephyr.readers as z, zephyr", "zephyr.Dataset.from_files(c).flat_map(z.load_file)"),
+        ("", "import ray; ray.remote(num_cpus=1, resources={'TPU-v4-8-head': 1})(len)"),
         ("", "from zephyr.writers import atomic_rename; import zephyr.readers as r; r.load_jsonl(c)"),
     ],
 )
