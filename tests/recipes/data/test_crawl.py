@@ -23,7 +23,7 @@ from tests.recipes.data.crawl_site import Answer, Site, moved, page, robots, ser
 from tests.recipes.data.steps import run
 from tests.support.waiting import until
 from tradewind.datasets import Dataset, create_backend
-from tradewind.recipes.data import crawl
+from tradewind.recipes.data import crawl, html_to_text
 from tradewind.steps import ExecutorStep, resolve
 
 AGENT = "our-crawler/1.0 (+https://example.com/crawler)"
@@ -135,7 +135,9 @@ SERVERS: list[tuple[str, Answer, str, str]] = [
 
 
 @pytest.mark.slow
-def test_each_kind_of_server_has_its_outcome(site: Site, tmp_path: Path) -> None:
+def test_each_kind_of_server_has_its_outcome(
+    site: Site, tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
     hosts = {f"127.0.1.{number}": server for number, server in enumerate(SERVERS, 1)}
     site.answers = {f"{host}/page": answer for host, (_, answer, _, _) in hosts.items()}
     site.answers["/robots.txt"] = robots("user-agent: *\ndisallow: /secret")
@@ -148,6 +150,7 @@ def test_each_kind_of_server_has_its_outcome(site: Site, tmp_path: Path) -> None
         if row["reason"] != reason or problem not in (row["problem"] or "")
     }
     assert not wrong
+    assert not caplog.records and not capfd.readouterr().err, "no server writes into the log"
 
 
 def test_pages_are_as_they_were_received(site: Site, tmp_path: Path) -> None:
@@ -166,6 +169,26 @@ def test_pages_are_as_they_were_received(site: Site, tmp_path: Path) -> None:
     [info] = records(output, "warcinfo")
     assert f"http-header-user-agent: {AGENT}".encode() in info["payload"]
     assert {row["record_type"] for row in records(output, "request", "metadata")} == {"request", "metadata"}
+
+
+def test_text_of_crawled_pages_is_extracted(site: Site, tmp_path: Path) -> None:
+    site.answers["/a"] = page(f"<body><p>{'Some words of a page. ' * 9}</p></body>".encode())
+    step = html_to_text("texts", step_of(site, [site.url(ONE, "/a"), site.url(ONE, "/none")], tmp_path))
+    [row] = [
+        json.loads(line)
+        for file in run(step, tmp_path / "out").glob("*.jsonl.gz")
+        for line in gzip.decompress(file.read_bytes()).splitlines()
+    ]
+    assert row["url"] == site.url(ONE, "/a") and "Some words of a page." in row["text"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "problem"), [("", "holds no address"), ('{"link": "x"}\n', "has no column 'url'"), ("{\n", "malformed")]
+)
+def test_list_without_addresses_is_refused(rows: str, problem: str, tmp_path: Path) -> None:
+    (tmp_path / "list.jsonl").write_text(rows)
+    with pytest.raises(ValueError, match=problem):
+        run(crawl("pages", str(tmp_path / "list.jsonl"), user_agent=AGENT), tmp_path / "out")
 
 
 @pytest.mark.slow
@@ -306,14 +329,16 @@ GIVEN: list[tuple[Any, str]] = [
     ("ftp://example.com/", "scheme"), ("http://10.0.0.1:PORT/", "private_network"), (None, "invalid"), (7, "invalid"),
     ("http://a:b@example.com/", "userinfo"), ("http://[::ffff:127.0.1.1]:PORT/", "private_network"),
     ("\ud800", "invalid"), ("http://127.0.1.1/", "port"), ("x" * 9000, "invalid"),
+    ("https://127.0.1.2:PORT/", "robots_unavailable"),
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_every_address_has_one_outcome(site: Site, tmp_path: Path) -> None:
     site.answers["/page"] = page()
     given = [url.replace("PORT", str(site.port)) if isinstance(url, str) else url for url, _ in GIVEN]
     twice = [site.url(ONE, "/page"), f"HTTP://{ONE}:{site.port}/a/../page#x", site.url(ONE, "/page")]
-    output = crawled(site, given + twice, tmp_path)
+    output = crawled(site, given + twice, tmp_path, timeout=1.0)
     files = sorted((output / "outcomes").glob("*.jsonl.gz"))
     rows = [json.loads(line) for file in files for line in gzip.decompress(file.read_bytes()).splitlines()]
     assert Counter(row["reason"] for row in rows) == Counter(reason for _, reason in GIVEN) + Counter(fetched=3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import time
 
 import pytest
 from hypothesis import given
@@ -168,3 +169,14 @@ def test_rules_after_500_kib_do_not_count() -> None:
 )
 def test_any_file_of_robots_gives_rules(lines: list[str]) -> None:
     parse_robots("\n".join(lines).encode("latin-1"), "a").allows("/a?b=%zz")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "line", ["user-agent: a{}", "user-agent: a", "disallow: /*x*{}$", "disallow: /{}", "disallow: *"]
+)
+def test_robots_take_linear_time(line: str) -> None:
+    lines = "\n".join(line.format(number) for number in range(500_000 // len(line)))
+    started = time.thread_time()
+    parse_robots(f"user-agent: a\n{lines}\ndisallow: /{'*a' * 9999}".encode(), "a").allows("/" + "x" * 8000)
+    assert time.thread_time() - started < 20  # 1 where nothing else runs; minutes if it were quadratic

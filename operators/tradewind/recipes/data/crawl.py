@@ -176,8 +176,9 @@ def crawl(
     given |= {"user_agent": user_agent, "max_page_bytes": parse_size(max_page_bytes, "max_page_bytes")}
     counted = {field: value if field in _OUTSIDE_VERSION else versioned_value(value) for field, value in given.items()}
     config = CrawlConfig(path_input("addresses", addresses), this_output_path(), **counted)
-    pages = given.get("hosts_at_once", CrawlConfig.hosts_at_once) * given["max_page_bytes"]
-    if (needed := _COPIES * pages) > parse_size(memory, "memory"):
+    hosts = given.get("hosts_at_once", CrawlConfig.hosts_at_once)
+    needed = _COPIES * hosts * given["max_page_bytes"] if isinstance(hosts, int) else 0
+    if needed > parse_size(memory, "memory"):
         raise ValueError(
             f"memory={memory!r}: hosts_at_once pages of max_page_bytes need {human_size(needed)}: lower one of both, "
             "or give more memory."
@@ -213,8 +214,14 @@ crawled.extra = "web"  # type: ignore[attr-defined]
 
 
 def write_stats(config: CrawlConfig, results: Results) -> None:
-    """Write how many addresses had which outcome."""
+    """Write how many addresses had which outcome.
+
+    Raises:
+        ValueError: There is no address.
+    """
     counts = dict(sorted(results.counters.items()))
+    if not counts:
+        raise ValueError(f"addresses: {config.addresses} holds no address.")
     write_json(join(config.output_path, "stats.json"), {"addresses": sum(counts.values()), "outcomes": counts})
 
 
@@ -246,10 +253,9 @@ def _round(config: CrawlConfig, number: int, rows: Dataset[_Row], shards: int) -
     return outcomes.write_jsonl(part_pattern(join(state, "outcomes"), ".jsonl.gz"))
 
 
-_DECIDES: Final = (
-    "user_agent", "timeout", "max_page_bytes", "max_redirects", "content_types", "allow_ports", "allow_networks",
-    "max_delay",
-)  # fmt: skip
+_AS_THEY_ARE: Final = ("max_page_bytes", "max_redirects", "allow_ports", "allow_networks")
+_DECIDES: Final = (*_AS_THEY_ARE, "user_agent", "timeout", "max_delay", "content_types")
+"""What a shard depends on."""
 
 
 def _state_folder(config: CrawlConfig, number: int) -> str:
@@ -387,7 +393,8 @@ class _Fetch:
             delay_s=pace["delay"],
             hosts_at_once=pace["hosts_at_once"],
             seconds=60 * pace["minutes_per_shard"],
-            **{field: self.decides[field] for field in _DECIDES if field not in ("user_agent", "timeout", "max_delay")},
+            content_types=[kind.lower() for kind in self.decides["content_types"]],
+            **{field: self.decides[field] for field in _AS_THEY_ARE},
         )
 
 

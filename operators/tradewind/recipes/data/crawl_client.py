@@ -208,7 +208,7 @@ class _Crawler:
         # An earlier attempt may have asked any host until now.
         self._begun_at = time.monotonic() + rules.delay_s
         self._hosts: dict[str, _Host] = {}
-        self._robots: dict[str, asyncio.Task[Robots]] = {}
+        self._robots: dict[str, dict[str, asyncio.Task[Robots]]] = {}
 
     async def outcome(self, row: Mapping[str, Any]) -> Outcome:
         """Request the address of a row, and where it redirects within its host."""
@@ -273,9 +273,14 @@ class _Crawler:
 
     async def _robots_of(self, address: Address) -> Robots:
         """Return the rules of an origin, which are requested once."""
-        if address.origin not in self._robots:
-            self._robots[address.origin] = asyncio.create_task(self._read_robots(address))
-        return await asyncio.shield(self._robots[address.origin])
+        known = self._robots.setdefault(address.group, {})
+        if address.origin not in known:
+            known[address.origin] = asyncio.create_task(self._read_robots(address))
+        return await known[address.origin]
+
+    def forget(self, group: str) -> None:
+        """Forget the rules of a host, which may be large."""
+        self._robots.pop(group, None)
 
     async def _read_robots(self, page: Address) -> Robots:
         address = parse_address(f"{page.origin}/robots.txt")
@@ -552,6 +557,7 @@ class _Work:
                 for row in (first, *others):
                     await self._room.acquire()
                     self._done.put(Outcome(**{**vars(outcome), "row": row}))
+            crawler.forget(rows[0]["group"])
 
 
 __all__ = ["Answer", "FetchRules", "Outcome", "fetch"]

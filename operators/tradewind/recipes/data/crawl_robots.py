@@ -28,7 +28,7 @@ class Robots:
         delay_s: ``Crawl-delay``; None without it.
     """
 
-    rules: tuple[tuple[tuple[str, ...], bool], ...] = ()
+    rules: tuple[tuple[str, bool], ...] = ()
     delay_s: float | None = None
 
     def allows(self, target: str) -> bool:
@@ -36,34 +36,34 @@ class Robots:
         if target == "/robots.txt":
             return True
         target = _comparable(target).replace("*", "%2A").replace("$", "%24")
-        return next((allows for parts, allows in self.rules if _matches(parts, target)), True)
+        return next((allows for pattern, allows in self.rules if _matches(pattern, target)), True)
 
 
 ALLOW_ALL: Final = Robots()
-DISALLOW_ALL: Final = Robots(((("/", ""), False),))
 
 
 def parse_robots(content: bytes, product: str) -> Robots:
     """Return the rules for the crawler with this product token, else those for all crawlers."""
     groups: dict[str, list[tuple[str, str]]] = {}
-    agents: list[str] = []
+    agents: set[str] = set()
     is_open = False
     for name, value in _lines(content):
         if name == "user-agent":
-            agents = [*agents, *_token(value)] if is_open else _token(value)
+            agents = agents if is_open else set()
             is_open = True
-            for agent in agents:
-                groups.setdefault(agent, [])
+            if (token := _token(value)) in (product.lower(), "*"):
+                agents.add(token)
+                groups.setdefault(token, [])
             continue
         if name in ("allow", "disallow"):
             is_open = False
-        for agent in dict.fromkeys(agents):
+        for agent in agents:
             groups[agent].append((name, value))
     lines = groups.get(product.lower(), groups.get("*", []))
     rules = {value: name == "allow" for name, value in sorted(_rules(lines), reverse=True)}  # "allow" is the last
     ordered = sorted(rules.items(), key=lambda rule: (-len(rule[0]), not rule[1]))
     delays = [float(value) for name, value in lines if name == "crawl-delay" and _DELAY.fullmatch(value)]
-    return Robots(tuple((_parts(path), allows) for path, allows in ordered), max(delays, default=None))
+    return Robots(tuple(ordered), max(delays, default=None))
 
 
 def _lines(content: bytes) -> Iterator[tuple[str, str]]:
@@ -74,39 +74,37 @@ def _lines(content: bytes) -> Iterator[tuple[str, str]]:
             yield name.strip().lower(), value.strip()
 
 
-def _token(value: str) -> list[str]:
+def _token(value: str) -> str:
     found = _TOKEN.match(value)
-    return [found[0].lower()] if found else []
+    return found[0].lower() if found else ""
 
 
 def _rules(lines: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     """Yield rules whose pattern begins a path; an empty one matches nothing."""
     for name, value in lines:
         if name in ("allow", "disallow") and value.startswith(("/", "*")):
-            yield name, _comparable(value)
+            yield name, re.sub(r"\*+", "*", _comparable(value))
 
 
-def _parts(pattern: str) -> tuple[str, ...]:
-    """Return the texts between the wildcards; the last is empty unless the pattern ends with ``$``."""
+def _matches(pattern: str, target: str) -> bool:
+    """Whether the texts between wildcards occur in this order: first at the beginning, one before ``$`` at the end."""
+    if len(pattern) - pattern.count("*") > len(target) + 1:
+        return False
     is_whole = pattern.endswith("$")
-    parts = tuple(pattern.removesuffix("$").replace("$", "%24").split("*"))
-    return parts if is_whole else (*parts, "")
-
-
-def _matches(parts: tuple[str, ...], target: str) -> bool:
-    """Whether the texts occur in this order: the first at the beginning, the last at the end."""
-    first, *others = parts
+    first, *others = pattern.removesuffix("$").split("*")
+    first = first.replace("$", "%24")
     if not target.startswith(first):
         return False
-    at = len(first)
     if not others:
-        return at == len(target)
-    for part in others[:-1]:
+        return not is_whole or target == first
+    at = len(first)
+    *middle, last = (each.replace("$", "%24") for each in others)
+    for part in middle if is_whole else (*middle, last):
         at = target.find(part, at)
         if at < 0:
             return False
         at += len(part)
-    return len(target) - at >= len(others[-1]) and target.endswith(others[-1])
+    return not is_whole or (len(target) - at >= len(last) and target.endswith(last))
 
 
 def _comparable(target: str) -> str:
