@@ -371,6 +371,14 @@ def test_pipeline_all_of_whose_rows_fail_is_an_error(tmp_path: Path, name: str) 
         assert not list(tmp_path.glob("out/*.parquet"))
 
 
+def test_files_that_were_there_stay_if_all_other_rows_fail(tmp_path: Path) -> None:
+    (tmp_path / "0.jsonl").write_text("there")
+    data = of([1], [0]).map(lambda row: 1 / row / 0).write_jsonl(f"{tmp_path}/{{shard}}.jsonl", skip_existing=True)
+    with pytest.raises(PipelineError, match="all 1 rows failed"):
+        run(data, on_error="skip")
+    assert [path.name for path in tmp_path.iterdir()] == ["0.jsonl"]
+
+
 @pytest.mark.parametrize("dropping", ["filter", "flat_map"])
 def test_failing_row_beside_dropped_ones_is_no_error(dropping: str) -> None:
     fn = {"filter": lambda row: 1 // row > 1, "flat_map": lambda row: range(1 // row - 1)}[dropping]

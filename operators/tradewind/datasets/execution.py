@@ -293,14 +293,14 @@ class _Run:
 
     def _check_some_left(self, stage: Stage) -> None:
         """Refuse a stage all of whose rows failed, and remove its files, which another run would take for made."""
-        done = self._done[stage.number]
-        rejected = sum(result.rejected for result in done.values())
-        if not rejected or any(result.rows or result.dropped for result in done.values()):
+        done = [result for _, result in sorted(self._done[stage.number].items())]
+        failed = [result for result in done if result.rejected]
+        if not failed or any(result.rows or result.dropped for result in done):
             return
-        for result in done.values():
+        for result in failed:
             for path in (result.path, record_path(self._folder(stage), result.shard)):
                 remove_file(*file_system_at(path))
-        why = next(result.rejection.rstrip(".") for _, result in sorted(done.items()) if result.rejected)
+        rejected, why = sum(result.rejected for result in failed), failed[0].rejection.rstrip(".")
         kept = f" They are in {self._quarantine}." if self._backend.on_error == "quarantine" else ""
         raise PipelineError(f"{stage.name}: all {rejected:,} rows failed, and no output is left: {why}.{kept}")
 

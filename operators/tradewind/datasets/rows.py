@@ -19,7 +19,6 @@ all rows fail.
 from __future__ import annotations
 
 import copy
-import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -37,7 +36,9 @@ MAX_QUARANTINED_CHARS: Final = 1 << 25
 
 _MAX_REJECTION_CHARS: Final = 400
 _MAX_HELD: Final = 1_000
-"""Results of one row that are held until its function has ended well, so that half of them are never written."""
+_MAX_HELD_BYTES: Final = 1 << 24
+"""Results of one row are held until its function has ended well, so that half of them are never written: so many of
+them, or of about so many bytes of text."""
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -70,6 +71,23 @@ def selected(row: Any, columns: Sequence[str]) -> dict[str, Any]:
         has = f"it has {quote_first_names(row)}" if isinstance(row, dict) else f"it is {truncated_repr(row)}"
         missing = next(column for column in columns if not isinstance(row, dict) or column not in row)
         raise RowError(f"The row has no column {missing!r}: {has}.") from None
+
+
+def rough_size(row: Any) -> int:
+    """Return about how many bytes of text a row has."""
+    values = row.values() if isinstance(row, dict) else (row,)
+    return sum(len(value) for value in values if isinstance(value, (str, bytes, list)))
+
+
+def _first_of(results: Iterator[_T]) -> list[_T]:
+    held: list[_T] = []
+    size = 0
+    for result in results:
+        held.append(result)
+        size += rough_size(result)
+        if len(held) == _MAX_HELD or size > _MAX_HELD_BYTES:
+            break
+    return held
 
 
 def given_rows(given: Iterable[_R] | None, method: str) -> Iterable[_R]:
@@ -200,7 +218,7 @@ class Rows:
             return
         try:
             results = iter(results_of_row())
-            held = list(itertools.islice(results, _MAX_HELD))
+            held = _first_of(results)
         except Exception as error:
             self.reject(error)
             return

@@ -14,7 +14,7 @@ from typing import IO, Any, Final
 
 from tradewind.datasets.cache_rows import write_cache
 from tradewind.datasets.files import atomic_writer
-from tradewind.datasets.rows import RowError, Rows, SeveralRowsError
+from tradewind.datasets.rows import RowError, Rows, SeveralRowsError, rough_size
 from tradewind.text import single_line, truncated_repr
 
 _GZIP_LEVEL: Final = 1
@@ -168,7 +168,7 @@ def _batches(stream: Iterable[Any]) -> Iterator[Any]:
             is_first = False
             continue
         batch.append(row)
-        size += sum(len(value) for value in row.values() if isinstance(value, (str, bytes, list)))
+        size += rough_size(row)
         if len(batch) == _BATCH_ROWS or size > _BATCH_BYTES:
             yield batch
             batch, size, is_first = [], 0, False
