@@ -298,6 +298,7 @@ def test_loaders_of_zephyr_are_functions_and_methods(folder: Path) -> None:
     rows = list(load_jsonl(f"{folder}/in/0.jsonl")) + list(load_jsonl(f"{folder}/in/1.jsonl"))
     assert list(create_backend("sync").execute(files.flat_map(load_jsonl))) == rows
     assert files.flat_map(load_jsonl) == files.load_jsonl()
+    assert Dataset.from_files(f"{folder}/in", "{0,1}.jsonl") == files, "the older form"
 
 
 @pytest.mark.parametrize(

@@ -228,15 +228,17 @@ class Dataset(Generic[T]):
 
     @staticmethod
     def from_files(
-        pattern: str, empty_glob_ok: bool = False, approx_shard_bytes: int | str | None = None
+        pattern: str, empty_glob_ok: bool | str = False, approx_shard_bytes: int | str | None = None
     ) -> Dataset[str]:
         """Return the paths of all files that match a glob, one shard each; ``{a,b}`` matches both.
 
         The files are listed when the data set is processed. No file at all is then a ``FileNotFoundError``, unless
         ``empty_glob_ok``. With ``approx_shard_bytes``, such as ``"200MB"``, small files that follow one another are
-        joined into shards of at most that size.
+        joined into shards of at most that size. ``from_files(folder, glob)`` is the older form.
         """
         _check_text("from_files", "pattern", pattern)
+        if isinstance(empty_glob_ok, str):
+            pattern, empty_glob_ok = join(pattern, empty_glob_ok), False
         size = 0 if approx_shard_bytes is None else parse_size(approx_shard_bytes, "from_files: approx_shard_bytes")
         return Dataset(FilesSource(pattern, empty_glob_ok, size))
 

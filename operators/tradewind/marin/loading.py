@@ -329,7 +329,7 @@ def _need_of(function: Any) -> str | None:
 
 
 def _own_resource(function: RemoteFunction) -> str | None:
-    """Return a resource that Marin's clusters declared and Ray itself does not, if a function's Ray task requests it."""
+    """Return a resource that Marin's clusters declared, and Ray does not, if the function's task requests it."""
     wanted = function.options.get("resources")
     names = [str(name) for name, amount in wanted.items() if amount] if isinstance(wanted, Mapping) else []
     return next((name for name in names if not name.startswith(("TPU", "node:"))), None)

@@ -15,7 +15,6 @@ from typing import Any, Final
 from tradewind.datasets import backends, dataset, readers
 from tradewind.datasets.backends import Backend
 from tradewind.datasets.dataset import ItemsSource, Operation, Pattern, ShardInfo, Write
-from tradewind.datasets.files import join
 from tradewind.datasets.rows import Rows
 from tradewind.datasets.token_rows import open_unpacked
 from tradewind.marin.zephyr.conversion import converted
@@ -49,13 +48,9 @@ class Dataset(dataset.Dataset[Any]):
         return Dataset(ItemsSource(tuple(items)))
 
     @staticmethod
-    def from_files(  # type: ignore[override]
-        pattern: str, glob: str | bool = False, empty_glob_ok: bool = False
-    ) -> Dataset:
-        """Return the paths of all files that match ``pattern``, or in the older form ``glob`` below that folder."""
-        if isinstance(glob, str):
-            pattern, glob = join(pattern, glob), False
-        return Dataset(dataset.Dataset.from_files(pattern, glob or empty_glob_ok).source)
+    def from_files(pattern: str, *more: Any, **options: Any) -> Dataset:
+        """Return the paths of all files that match a glob, one shard each."""
+        return Dataset(dataset.Dataset.from_files(pattern, *more, **options).source)
 
     def map_shard(self, fn: Callable[..., Iterable[Any]]) -> Dataset:
         """Return what ``fn`` makes of the rows of a shard; it may also take a ``ShardInfo``."""
