@@ -172,7 +172,7 @@ def test_texts_of_other_words_have_other_hashes(one: str, other: str) -> None:
 def test_words_do_not_depend_on_the_text_around_them(one: str, other: str) -> None:
     joined = f"{one}\n{other}"
     assert word_hashes(joined).tolist() == [*word_hashes(one).tolist(), *word_hashes(other).tolist()]
-    assert len(word_spans(joined)) == len(word_hashes(joined))
+    assert len(list(word_spans(joined))) == len(word_hashes(joined))
     assert all(begin < end for begin, end in word_spans(joined))
 
 
@@ -241,7 +241,8 @@ def test_wrong_arguments_are_refused_with_step_and_field(options: dict[str, Any]
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"name": ""}, "name=''"), ({"path": ""}, "path=''"), ({"fields": []}, "fields=[]: give a list of names"),
+        ({"name": ""}, "name=''"), ({"name": "a\nb"}, "name='a\\nb': give a name"),
+        ({"path": ""}, "path=''"), ({"fields": []}, "fields=[]: give a list of names"),
         ({"fields": "text"}, "fields='text'"), ({"fields": [1]}, "fields=[1]"), ({"id_field": 3}, "id_field=3"),
     ],
 )  # fmt: skip
@@ -270,6 +271,19 @@ def test_second_attempt_makes_nothing_again(tmp_path: Path, capsys: pytest.Captu
     assert (folder / "stats.json").read_text() == about
 
 
+def test_long_texts_have_the_same_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "Größe a_b x" * 50 + "y" * 100
+    expected = word_hashes(text).tolist()
+    monkeypatch.setattr("tradewind.recipes.data.words._MAX_LISTED", 10)
+    assert word_hashes(text).tolist() == expected
+
+
+def test_too_many_words_of_evaluations_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tradewind.recipes.data.ngram_index.MAX_WORDS", 20)
+    with pytest.raises(PipelineError, match="evaluations: the evaluations have more than 20 words: divide them"):
+        run(decontaminate("d", DOCUMENTS, [SAILING, CLOZE], ngram=5), tmp_path)
+
+
 def test_index_that_changed_is_not_read(tmp_path: Path) -> None:
     """Size and time of the file stay, so that only its checksum tells."""
     step = decontaminate("d", DOCUMENTS, [SAILING, CLOZE], ngram=5)
@@ -281,15 +295,17 @@ def test_index_that_changed_is_not_read(tmp_path: Path) -> None:
     os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns))
     next(folder.glob("part-*.parquet")).unlink()
     _loaded.cache_clear()
-    with pytest.raises(PipelineError, match="part-00000-of-00001.bin is damaged: remove its folder"):
-        run(step, tmp_path)
+    for on_error in ("raise", "skip"):
+        step = decontaminate("d", DOCUMENTS, [SAILING, CLOZE], ngram=5, on_error=on_error)
+        with pytest.raises(PipelineError, match="part-00000-of-00001.bin is damaged: remove its folder"):
+            run(step, tmp_path)
 
 
 @pytest.mark.parametrize("labels", range(9))
 def test_arrays_of_an_index_are_aligned(labels: int, tmp_path: Path) -> None:
     names = ("e" * labels,)
     items = Items(names, np.zeros(1, np.int64), ["x" * labels], np.array([3]), np.arange(3, dtype=np.uint64))
-    (tmp_path / "index").write_bytes(b"".join(pack_index(items, 2, "evaluations")))
+    (tmp_path / "index").write_bytes(b"".join(pack_index(items, 2)))
     index = load_index(read_header(str(tmp_path / "index")))
     arrays = [value for value in vars(index).values() if isinstance(value, np.ndarray)]
     assert len(arrays) == 8 and all(array.flags.aligned for array in arrays)

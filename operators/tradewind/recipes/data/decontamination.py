@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from tradewind.datasets import Dataset, counters, dataset_step, flow_backend
+from tradewind.datasets import Dataset, ShardInfo, counters, dataset_step, flow_backend
 from tradewind.datasets.execution import Results
 from tradewind.datasets.files import join, write_json
 from tradewind.recipes.data.document_sets import (
@@ -26,7 +26,7 @@ from tradewind.recipes.data.document_sets import (
 )
 from tradewind.recipes.data.evaluation_sets import EVALUATIONS, Evaluation, counting_evaluations, index_evaluations
 from tradewind.recipes.data.ngram_index import IndexHeader, NgramIndex, load_index
-from tradewind.recipes.data.words import ALGORITHM, ngram_hashes, word_hashes, word_spans
+from tradewind.recipes.data.words import ALGORITHM, ngram_hashes, run_spans, word_hashes
 from tradewind.recipes.model_spec import versioned_value
 from tradewind.recipes.steps import naming_step
 from tradewind.steps import ExecutorStep, this_output_path
@@ -111,7 +111,7 @@ def find_contaminated(config: DecontaminateConfig) -> Dataset[Any]:
     files = set_files(config.documents, "documents")
     index = _index(config)
     documents = read_set(files, ("id", "text")).map_shard(Counted("documents"))
-    found = documents.flat_map(_Finding(index, config.threshold))
+    found = documents.map_shard(_Finding(index, config.threshold))
     return found.write_parquet(part_pattern(config.output_path, ".parquet"), _schema())
 
 
@@ -161,42 +161,48 @@ def _schema() -> Any:
 
 @dataclass(frozen=True)
 class _Finding:
-    """Yield the attributes of a document that holds an item."""
+    """Function of ``map_shard`` that yields the attributes of documents that hold an item.
+
+    It gets whole shards, so that no document is left out as if it held none, whatever ``on_error`` says.
+    """
 
     index: IndexHeader
     threshold: float
 
-    def __call__(self, document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def __call__(self, documents: Iterator[dict[str, Any]], _: ShardInfo) -> Iterator[dict[str, Any]]:
+        index = load_index(self.index)
+        for document in documents:
+            if (found := self._found(index, document["text"])) is not None:
+                yield {"id": document["id"], **found}
+
+    def _found(self, index: NgramIndex, text: str) -> dict[str, Any] | None:
         import numpy as np
 
-        index, text = load_index(self.index), document["text"]
         grams = ngram_hashes(word_hashes(text), index.length)
         if not len(grams):
             counters.increment("too_short")
-            return
         places, runs = index.find(grams)
         if not len(places):
-            return
+            return None
         different = np.unique(runs)
         items, counts = index.items_of(different)
         held, shared = np.unique(items, return_counts=True)
         enough = shared / index.totals[held] >= self.threshold
         held, shared = held[enough], shared[enough]
         if not len(held):
-            return
+            return None
         run_of = np.repeat(different, counts)
-        words = word_spans(text)
         by = []
         for best in _best_items(index, held, shared):
-            begin, end = run_spans(words, places[np.isin(runs, run_of[items == held[best.at]])], index.length)[0]
+            begin, end = run_spans(text, places[np.isin(runs, run_of[items == held[best.at]])], index.length)[0]
             shares = {"ngrams": int(shared[best.at]), "of": int(index.totals[held[best.at]])}
             label, part = index.label(int(held[best.at])), text[begin:end][:_MAX_EXCERPT]
             by.append({"evaluation": best.evaluation, "item": label, "items": best.items, **shares, "text": part})
             counters.increment(f"{CONTAMINATED}.{best.evaluation}")
-        spans = run_spans(words, places[np.isin(runs, run_of[np.isin(items, held)])], index.length)
-        attributes = {CONTAMINATED: True, CONTAMINATED_SPANS: spans, CONTAMINATED_BY: by}
         counters.increment(CONTAMINATED)
-        yield {"id": document["id"], "attributes": attributes, "items": held.tolist()}
+        spans = run_spans(text, places[np.isin(runs, run_of[np.isin(items, held)])], index.length)
+        attributes = {CONTAMINATED: True, CONTAMINATED_SPANS: spans, CONTAMINATED_BY: by}
+        return {"attributes": attributes, "items": held.tolist()}
 
 
 @dataclass(frozen=True)
@@ -216,20 +222,6 @@ def _best_items(index: NgramIndex, held: Any, shared: Any) -> Iterator[_Best]:
         own = np.flatnonzero(owners == owner)
         first = np.lexsort((held[own], -shared[own] / index.totals[held[own]]))[0]
         yield _Best(index.evaluation_name(owner), len(own), int(own[first]))
-
-
-def run_spans(words: Sequence[tuple[int, int]], places: Any, length: int) -> list[list[int]]:
-    """Return begin and end of the parts of a text that runs of its words at these places cover."""
-    spans: list[list[int]] = []
-    covered = -1
-    for place in places.tolist():
-        begin, end = words[place][0], words[place + length - 1][1]
-        if place <= covered:
-            spans[-1][1] = end
-        else:
-            spans.append([begin, end])
-        covered = place + length - 1
-    return spans
 
 
 def _numbers(rows: Iterator[dict[str, Any]]) -> list[int]:

@@ -28,6 +28,10 @@ _FIELDS: Final = FieldRule(
         isinstance(value, (list, tuple)) and bool(value) and all(isinstance(each, str) and each for each in value)
     ),
 )
+_NAME: Final = FieldRule(
+    "a name of at most 100 characters in one line",
+    lambda value: isinstance(value, str) and value.isprintable() and 0 < len(value.strip()) <= len(value) <= 100,
+)
 _MAX_EXCERPT: Final = 200
 _MAX_DEPTH: Final = 20
 
@@ -46,7 +50,7 @@ class Evaluation:
     """Column that names an item; None for its file and row."""
 
     def __post_init__(self) -> None:
-        check_fields(self, name=SOME_TEXT, path=PATH, fields=_FIELDS, id_field=SOME_TEXT.or_none())
+        check_fields(self, name=_NAME, path=PATH, fields=_FIELDS, id_field=SOME_TEXT.or_none())
 
 
 EVALUATIONS: Final = FieldRule(
@@ -210,4 +214,4 @@ class _Build:
     field: str
 
     def __call__(self, length: int) -> list[Any]:
-        return pack_index(Items.read([file.path for file in self.files], self.names), length, self.field)
+        return pack_index(Items.read([file.path for file in self.files], self.names, self.field), length)

@@ -17,8 +17,10 @@ from typing import Any, Final
 from tradewind.datasets.rows import RowError
 from tradewind.storage import open_file
 
-MAX_NGRAMS: Final = 20_000_000
-"""Of one length: they take about 1 GB while they are sorted, and half of it in each worker."""
+MAX_WORDS: Final = 20_000_000
+"""Of all items: they take about 1 GB while their runs are sorted, and half of it in each worker."""
+_BATCH_ITEMS: Final = 256
+_COLUMNS: Final = ("evaluation", "item", "words")
 _FILTER_BITS: Final = (16, 27)
 _MAX_HEADER_BYTES: Final = 1 << 24
 _CHUNK: Final = 1 << 18
@@ -84,8 +86,12 @@ class Items:
     words: Any
 
     @classmethod
-    def read(cls, paths: Sequence[str], names: tuple[str, ...]) -> Items:
-        """Read the files of ``evaluation_sets.item_schema``."""
+    def read(cls, paths: Sequence[str], names: tuple[str, ...], field: str) -> Items:
+        """Read the files of ``evaluation_sets.item_schema``.
+
+        Raises:
+            RowError: With ``field``: they have too many words.
+        """
         import numpy as np
         from pyarrow import parquet
 
@@ -95,12 +101,16 @@ class Items:
         words: list[Any] = [np.empty(0, np.uint64)]
         for path in paths:
             with open_file(path) as opened:
-                for batch in parquet.ParquetFile(opened).iter_batches(columns=["evaluation", "item", "words"]):
+                for batch in parquet.ParquetFile(opened).iter_batches(_BATCH_ITEMS, columns=list(_COLUMNS)):
                     owners += batch.column("evaluation").to_pylist()
                     labels += batch.column("item").to_pylist()
                     held = [np.frombuffer(each, np.uint64) for each in batch.column("words").to_pylist()]
                     lengths += map(len, held)
-                    words.append(np.concatenate(held) if held else words[0])
+                    words.append(np.concatenate(held))
+                    if sum(map(len, words)) > MAX_WORDS:
+                        raise RowError(
+                            f"{field}: the evaluations have more than {MAX_WORDS:,} words: divide them among steps."
+                        )
         return cls(names, np.array(owners, np.int64), labels, np.array(lengths, np.int64), np.concatenate(words))
 
 
@@ -111,15 +121,11 @@ _ARRAYS: Final = {
 _ALIGNMENT: Final = 8
 
 
-def pack_index(items: Items, length: int, field: str) -> list[Any]:
-    """Return the parts of the file of the index of all runs of ``length`` words.
-
-    Raises:
-        RowError: With ``field``: they are too large.
-    """
+def pack_index(items: Items, length: int) -> list[Any]:
+    """Return the parts of the file of the index of all runs of ``length`` words."""
     import numpy as np
 
-    grams, numbers = _runs(items, length, field)
+    grams, numbers = _runs(items, length)
     totals = np.bincount(numbers, minlength=len(items.labels))
     counts = _counted(items, totals)
     begins = np.flatnonzero(np.concatenate([[True], grams[1:] != grams[:-1]])[: len(grams)])
@@ -140,17 +146,12 @@ def pack_index(items: Items, length: int, field: str) -> list[Any]:
     return [_digest(content).encode() + b"\n", *content]
 
 
-def _runs(items: Items, length: int, field: str) -> tuple[Any, Any]:
+def _runs(items: Items, length: int) -> tuple[Any, Any]:
     """Return the runs, sorted, each once for an item, and the items."""
     import numpy as np
 
     from tradewind.recipes.data.words import ngram_hashes
 
-    if len(items.words) > MAX_NGRAMS:
-        raise RowError(
-            f"{field}: the evaluations have {len(items.words):,} words, and an index holds {MAX_NGRAMS:,}: give fewer "
-            "of them to one step."
-        )
     item_of = np.repeat(np.arange(len(items.lengths), dtype=np.uint32), items.lengths)
     grams = ngram_hashes(items.words, length)
     within = item_of[: len(grams)] == item_of[length - 1 :][: len(grams)]

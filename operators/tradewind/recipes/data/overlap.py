@@ -18,7 +18,7 @@ from tradewind.datasets.execution import Results
 from tradewind.datasets.files import join, write_json, write_text
 from tradewind.datasets.readers import load_parquet
 from tradewind.datasets.token_inputs import InputFile
-from tradewind.recipes.data.decontamination import NGRAM, run_spans
+from tradewind.recipes.data.decontamination import NGRAM
 from tradewind.recipes.data.document_sets import (
     PART,
     attribute_schema,
@@ -36,7 +36,7 @@ from tradewind.recipes.data.evaluation_sets import (
     index_evaluations,
 )
 from tradewind.recipes.data.ngram_index import IndexHeader, NgramIndex, load_index
-from tradewind.recipes.data.words import ALGORITHM, ngram_hashes, word_hashes, word_spans
+from tradewind.recipes.data.words import ALGORITHM, ngram_hashes, run_spans, word_hashes
 from tradewind.recipes.model_spec import versioned_value
 from tradewind.recipes.steps import naming_step
 from tradewind.steps import ExecutorStep, this_output_path
@@ -133,7 +133,7 @@ def find_overlap(config: OverlapConfig) -> Dataset[Any]:
     headers = tuple(index.headers.values())
     sizes = tuple(zip(config.names, map(len, sets), strict=True))
     documents = dataset_of([file for files in sets for file in files]).load_parquet(("id", "text"))
-    marked = documents.map_shard(_Checking(sizes)).flat_map(_Marking(headers))
+    marked = documents.map_shard(_Checking(sizes)).map_shard(_Marking(headers))
     written = marked.write_parquet(_OutputNames(config.output_path, sizes), _attribute_schema(config.ngram_lengths))
     seen = written.load_parquet([_runs(length) for length in config.ngram_lengths]).map_shard(_Seen(sizes, headers))
     items = seen.group_by(
@@ -211,31 +211,32 @@ class _OutputNames:
 
 @dataclass(frozen=True)
 class _Marking:
-    """Yield what a document shares with items, if it shares a run of any length."""
+    """Function of ``map_shard`` that yields what documents share with items, if they share a run of any length."""
 
     headers: tuple[IndexHeader, ...]
 
-    def __call__(self, document: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        import numpy as np
+    def __call__(self, documents: Iterator[dict[str, Any]], _: ShardInfo) -> Iterator[dict[str, Any]]:
+        indices = [load_index(header) for header in self.headers]
+        for document in documents:
+            hashes = word_hashes(document["text"])
+            found = [(index, *index.find(ngram_hashes(hashes, index.length))) for index in indices]
+            if any(len(places) for _, places, _ in found):
+                yield {"id": document["id"], **_shared(document["text"], found)}
 
-        text = document["text"]
-        hashes = word_hashes(text)
-        words: list[tuple[int, int]] = []
-        attributes: dict[str, Any] = {}
-        row: dict[str, Any] = {"id": document["id"], "attributes": attributes}
-        for header in self.headers:
-            index = load_index(header)
-            places, runs = index.find(ngram_hashes(hashes, header.length))
-            different = np.unique(runs)
-            items, _ = index.items_of(different)
-            if len(places):
-                words = words or word_spans(text)
-            owners = np.unique(index.evaluation_of(items)).tolist()
-            attributes[f"overlap_{header.length}"] = run_spans(words, places, header.length)
-            attributes[f"evaluations_{header.length}"] = [index.evaluation_name(owner) for owner in owners]
-            row[_runs(header.length)] = different.tolist()
-        if words:
-            yield row
+
+def _shared(text: str, found: Sequence[tuple[NgramIndex, Any, Any]]) -> dict[str, Any]:
+    import numpy as np
+
+    attributes: dict[str, Any] = {}
+    runs_of: dict[str, Any] = {}
+    for index, places, runs in found:
+        different = np.unique(runs)
+        items, _ = index.items_of(different)
+        owners = np.unique(index.evaluation_of(items)).tolist()
+        attributes[f"overlap_{index.length}"] = run_spans(text, places, index.length)
+        attributes[f"evaluations_{index.length}"] = [index.evaluation_name(owner) for owner in owners]
+        runs_of[_runs(index.length)] = different.tolist()
+    return {"attributes": attributes, **runs_of}
 
 
 @dataclass(frozen=True)

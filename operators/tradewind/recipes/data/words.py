@@ -11,7 +11,7 @@ import functools
 import hashlib
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 ALGORITHM: Final = 1
@@ -27,6 +27,9 @@ _HALF_WIDTH_MARKS: Final = (0xFF9E, 0xFF9F)
 """Marks of half-width kana, which Unicode has as letters."""
 _ZERO_WIDTH_SPACE: Final = 0x200B
 _MAX_CACHED: Final = 500_000
+_MAX_CACHED_CHARS: Final = 64
+_MAX_LISTED: Final = 1 << 20
+"""Characters of a text whose words are in memory at once."""
 _FACTOR: Final = 0x9E3779B97F4A7C15
 
 
@@ -34,15 +37,41 @@ def word_hashes(text: str) -> Any:
     """Return the 64-bit hashes of the words of a text, an array of numpy."""
     import numpy as np
 
-    words = _pattern(text).findall(text)
+    pattern = _pattern(text)
+    if len(text) <= _MAX_LISTED:
+        words: Iterable[str] = pattern.findall(text)
+    else:
+        words = (match[0] for match in pattern.finditer(text))
     if len(_cached) > _MAX_CACHED:
         _cached.clear()
-    return np.fromiter(map(_cached.__getitem__, words), np.uint64, len(words))
+    return np.fromiter(map(_cached.__getitem__, words), np.uint64)
 
 
-def word_spans(text: str) -> list[tuple[int, int]]:
-    """Return begin and end of each word."""
-    return [match.span() for match in _pattern(text).finditer(text)]
+def word_spans(text: str) -> Iterator[tuple[int, int]]:
+    """Yield begin and end of each word."""
+    return (match.span() for match in _pattern(text).finditer(text))
+
+
+def run_spans(text: str, places: Any, length: int) -> list[list[int]]:
+    """Return begin and end of the parts of a text that runs of ``length`` words cover, which begin at these words."""
+    runs: list[list[int]] = []
+    for place in places.tolist():
+        if runs and place <= runs[-1][1]:
+            runs[-1][1] = place + length - 1
+        else:
+            runs.append([place, place + length - 1])
+    spans: list[list[int]] = []
+    waiting = iter(runs)
+    first, last = next(waiting, (-1, -1))
+    for at, (begin, end) in enumerate(word_spans(text)):
+        if at == first:
+            spans.append([begin, end])
+        if at == last:
+            spans[-1][1] = end
+            first, last = next(waiting, (-1, -1))
+            if last < 0:
+                break
+    return spans
 
 
 def ngram_hashes(words: Any, length: int) -> Any:
@@ -63,7 +92,9 @@ class _Words(dict[str, int]):
     def __missing__(self, word: str) -> int:
         plain = word.lower() if word.isascii() else _plain(word)
         digest = hashlib.blake2b(plain.encode("utf-8", "replace"), digest_size=8).digest()
-        self[word] = found = int.from_bytes(digest, "little")
+        found = int.from_bytes(digest, "little")
+        if len(word) <= _MAX_CACHED_CHARS:
+            self[word] = found
         return found
 
 
