@@ -45,7 +45,7 @@ def test_port_names_dag_of_unchanged_file(cli: Environment, checkout: Path) -> N
         (
             "import ray",
             "",
-            "ray.remote(resources={'TPU': 4, 'head_node': 0.1})(outer)",
+            "ray.remote(resources={'head_node': 0.1})(outer)",
             "'head_node', which a",
         ),
         ("from marin.evaluation.run import evaluate", "", "evaluate", "marin.evaluation.run.evaluate, which runs from"),
