@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import fasttext
 import numpy as np
 import pytest
 from pyarrow import parquet
@@ -27,7 +28,8 @@ from tradewind.recipes.data.training_samples import is_held_out, sampled_texts
 from tradewind.steps import ExecutorStep, resolve
 
 INPUTS = Path(__file__).parent / "inputs"
-KINDS = ("fasttext", "hashed_logistic")
+needs_training = pytest.mark.skipif(not hasattr(fasttext, "train_supervised"), reason="fasttext-predict cannot train")
+KINDS = (pytest.param("fasttext", marks=needs_training), "hashed_logistic")
 SMALL: dict[str, dict[str, Any]] = {"fasttext": {"dim": 8, "epoch": 30}, "hashed_logistic": {"features": 1 << 12}}
 WORDS = {
     "sea": "ship tide harbour sail wind captain rope deck gull coast",
@@ -136,14 +138,17 @@ def test_sample_is_bounded_and_held_out_texts_are_apart(tmp_path: Path) -> None:
     rows = (sea / "sea-0.jsonl").read_text()
     (sea / "again.jsonl").write_text(rows)  # equal texts
     data = [
-        ClassifierData(str(sea), "sea", max_sample_size=100),
+        ClassifierData(str(sea), "sea", max_sample_size=99),
         ClassifierData(str(pages(tmp_path / "shop", "shop", 300)), "shop", sampling_rate=0.5),
         ClassifierData(str(pages(tmp_path / "both", "sea", 60, 500)), "both"),
     ]
-    step = train_classifier("topics", datasets=data, kind="fasttext", arguments=SMALL["fasttext"])
+    step = train_classifier("topics", datasets=data, kind="hashed_logistic", arguments=SMALL["hashed_logistic"])
     sizes = [each["train"] + each["held_out"] for each in trained(tmp_path, step)["datasets"]]
-    assert sizes[0] == 100 and 110 < sizes[1] < 190 and sizes[2] == 60
-    ordered = create_backend("sync", scratch=str(tmp_path / "scratch")).execute(sampled_texts(data[:1], 0))
+    assert sizes[0] == 99 and 110 < sizes[1] < 190 and sizes[2] == 60
+    backend = create_backend("sync", scratch=str(tmp_path / "scratch"))
+    ordered, other = (backend.execute(sampled_texts(data[2:], seed)) for seed in (0, 1))
+    assert [row["text"] for row in ordered] != [row["text"] for row in other], "the seed decides the order"
+    ordered = backend.execute(sampled_texts(data[:1], 0))
     sides: dict[str, set[bool]] = {}
     for row in ordered:
         sides.setdefault(row["text"], set()).add(is_held_out(row["order"], 0.5))
@@ -221,6 +226,7 @@ UNUSABLE: dict[str, tuple[str, dict[str, Any], str]] = {
 }
 
 
+@needs_training
 @pytest.mark.parametrize("case", UNUSABLE)
 def test_unusable_documents_are_refused(case: str, tmp_path: Path) -> None:
     content, changes, message = UNUSABLE[case]
@@ -233,6 +239,12 @@ def test_unusable_documents_are_refused(case: str, tmp_path: Path) -> None:
     with pytest.raises((PipelineError, ValueError), match=message):
         run(step, tmp_path)
     assert not [*tmp_path.glob("quality-*/[!.]*")], "neither a model nor statistics"
+
+
+def test_fasttext_that_only_predicts_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(fasttext, "train_supervised", raising=False)
+    with pytest.raises(ValueError, match="kind='fasttext': the installed fasttext-predict cannot train, .* give kind="):
+        run(train_classifier("quality", str(tmp_path), str(tmp_path)), tmp_path)
 
 
 def by_length(texts: list[str]) -> list[dict[str, float]]:
