@@ -418,6 +418,20 @@ def test_input_that_changes_while_it_is_read_is_refused(folder: Path) -> None:
         create_backend("sync").execute(rows)
 
 
+def test_line_of_a_file_that_is_being_written_is_told_as_that(folder: Path) -> None:
+    with (folder / "in" / "0.jsonl").open("a") as file:
+        file.write('{"id": "0-20", ')
+
+    def finish(row: dict[str, Any]) -> dict[str, Any]:
+        with (folder / "in" / "0.jsonl").open("a") as file:
+            file.write('"word": "w0"}\n')
+        return row
+
+    rows = Dataset.from_files(f"{folder}/in/0.jsonl").load_jsonl().map(finish)
+    with pytest.raises(PipelineError, match="0.jsonl changed while the pipeline ran"):
+        create_backend("sync").execute(rows)
+
+
 @pytest.mark.parametrize("harm", ["", "{", "[1]", "[{}]"])
 def test_cut_record_counts_as_absent(folder: Path, undisturbed: dict[str, bytes], harm: str) -> None:
     backend(folder).execute(pipeline(folder, Calls(folder / "calls")))

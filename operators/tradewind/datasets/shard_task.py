@@ -155,9 +155,23 @@ def run_shard(work: StageWork, shard: int) -> ShardResult | ShardFailure:
         write_text(record_path(work.folder, shard), json.dumps(asdict(result)))
         return result
     except (Exception, SystemExit) as error:  # sys.exit() in a user's function ends no worker
-        return _failure(shard, rows, error)
+        return _failure(shard, rows, _cause(work.stage.chain, shard, rows, error))
     finally:
         current_rows.reset(token)
+
+
+def _cause(chain: Chain, shard: int, rows: Rows, error: BaseException) -> BaseException:
+    """Return the error, or that its file has changed since it was listed: it may have been read half written."""
+    if isinstance(error, RowError) and chain.files:
+        try:
+            for file in chain.files[shard]:
+                if file.path == rows.path:
+                    _check_unchanged(file)
+        except RowError as changed:
+            return changed
+        except OSError:  # it is gone, which the error says
+            pass
+    return error
 
 
 def record_path(folder: str, shard: int) -> str:
@@ -196,8 +210,12 @@ def _unchanged(files: Iterable[InputFile], rows: Rows) -> Iterator[str]:
     for number, file in enumerate(files, 1):
         rows.path, rows.number, rows.row = "", number, file.path
         yield file.path
-        if (file.size_bytes, file.state) != state_of(file.path):
-            raise RowError(f"{file.path} changed while the pipeline ran: stop what writes it, and run again.")
+        _check_unchanged(file)
+
+
+def _check_unchanged(file: InputFile) -> None:
+    if (file.size_bytes, file.state) != state_of(file.path):
+        raise RowError(f"{file.path} changed while the pipeline ran: stop what writes it, and run again.")
 
 
 def _read(read: Read, paths: Iterator[Any], rows: Rows) -> Iterator[Any]:
