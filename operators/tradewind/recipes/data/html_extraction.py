@@ -7,6 +7,7 @@ new one. This file runs as the program of that process, which has no other modul
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import resource
@@ -23,6 +24,7 @@ MAX_MEMORY_BYTES: Final = 2 << 30
 _LENGTH: Final = struct.Struct(">cI")
 _TEXT, _ERROR, _MISSING = b"t", b"e", b"m"
 _MAX_TOLD: Final = 300
+_PR_SET_PDEATHSIG: Final = 1
 
 
 class ExtractionError(ValueError):
@@ -162,6 +164,7 @@ def main() -> None:
     about = json.loads(sys.argv[1])
     pages, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no answer
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a page may take it long to see that its user is gone
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sys.setrecursionlimit(5_000)
