@@ -12,7 +12,7 @@ from tradewind.recipes.data import GopherRepetition, filter_documents, normalize
 from tradewind.recipes.lm.tokens import tokenize_files
 from tradewind.recipes.steps import compare, python_sources, train, train_tokenizer
 
-SHARDS = 4  # of the documents; the first is held out
+SHARDS = 4  # of the documents, at least 2; the first is held out
 MODEL = "tiny"
 TRAINING = {"num_train_steps": 40, "learning_rate": 0.01, "batch_size": 8, "seq_len": 64, "resources": Cpu()}
 

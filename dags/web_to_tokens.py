@@ -1,6 +1,7 @@
 """Airflow DAG from web pages to a trained model: texts, quality, duplicates, tokens, training, loss.
 
-It makes some small pages for itself. For your own, replace the step ``pages``, and the settings at its top.
+It makes some small pages for itself. For your own, give ``html_to_text`` their paths below: good pages (hq), and others
+(lq), such as "gs://bucket/crawl/*.warc.gz". The settings are at the top.
 """
 
 import ast
@@ -26,7 +27,7 @@ from tradewind.recipes.data import (
 from tradewind.recipes.lm.tokens import tokenize_files
 from tradewind.recipes.steps import evaluate, python_sources, train, train_tokenizer
 
-SHARDS = 4  # of the documents; the first is held out for the evaluation
+SHARDS = 4  # of the documents, at least 2; the first is held out for the evaluation
 MODEL = "tiny"
 TRAINING = {"num_train_steps": 20, "learning_rate": 0.01, "batch_size": 8, "seq_len": 64, "resources": Cpu()}
 
@@ -66,8 +67,6 @@ def write(config: PagesConfig, name: str, pages: list[tuple[str, str]]) -> int:
 
 sources = python_sources("tiny/sources", below="email")  # steps named tiny are shared with train_tiny_model
 pages = ExecutorStep("web/pages", write_pages, PagesConfig(output_path_of(sources), this_output_path()))
-
-# From here on, nothing depends on where the pages come from.
 
 hq = html_to_text("web/hq", pages / "hq.jsonl.gz", source="hq")
 lq = html_to_text("web/lq", pages / "lq.jsonl.gz", source="lq")
