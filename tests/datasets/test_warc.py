@@ -16,33 +16,9 @@ import fsspec
 import pytest
 import zstandard
 
+from tests.datasets.warcs import PAGE, record, response
 from tradewind.datasets import Backend, Dataset, PipelineError, load_warc
 from tradewind.datasets.token_rows import MAX_LINE_BYTES
-
-PAGE = b"<p>A page</p>"
-
-
-def record(
-    block: bytes, url: str = "http://a.org/1", kind: str = "response", length: Any = None, header: str = ""
-) -> bytes:
-    content_type = {"response": "application/http; msgtype=response", "request": "application/http; msgtype=request"}
-    lines = [
-        "WARC/1.0",
-        f"WARC-Type: {kind}",
-        "WARC-Record-ID: <urn:uuid:1>",
-        "WARC-Date: 2026-01-02T03:04:05Z",
-        f"WARC-Target-URI: {url}",
-        f"Content-Type: {content_type.get(kind, 'text/plain')}",
-        f"Content-Length: {len(block) if length is None else length}",
-        *([header] if header else []),
-    ]
-    return "\r\n".join([*lines, "", ""]).encode() + block + b"\r\n\r\n"
-
-
-def response(body: bytes = PAGE, head: str = "", **options: Any) -> bytes:
-    lines = ["HTTP/1.1 200 OK", "Content-Type: text/html; charset=utf-8", *([head] if head else []), "", ""]
-    return record("\r\n".join(lines).encode() + body, **options)
-
 
 LAST = response(b"last", url="http://a.org/last")
 
@@ -223,6 +199,7 @@ def test_records_beyond_the_bound_take_no_memory(tmp_path: Path) -> None:
 
 
 def test_records_are_read_from_any_store() -> None:
-    with fsspec.open("memory://crawl/a.warc.gz", "wb") as file:
-        file.write(PACKED + PACKED)
-    assert [row["payload"] for row in load_warc("memory://crawl/a.warc.gz")] == [b"last", b"last"]
+    for ending, content in {"": LAST, ".gz": PACKED, ".zst": zstandard.compress(LAST)}.items():
+        with fsspec.open(f"memory://crawl/a.warc{ending}", "wb") as file:
+            file.write(content + content)
+        assert [row["payload"] for row in load_warc(f"memory://crawl/a.warc{ending}")] == [b"last", b"last"]

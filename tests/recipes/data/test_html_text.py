@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from tests.datasets.test_warc import record, response
+from tests.datasets.warcs import record, response
 from tests.recipes.data.steps import check_snapshot, run
 from tests.support.waiting import until
 from tradewind.datasets import PipelineError
