@@ -101,6 +101,7 @@ class MinHash:
         import pyarrow as pa
         from dupekit import Transformation as Step
         from dupekit import transform
+        from pyarrow import compute
 
         batch = transform(
             pa.RecordBatch.from_pydict({"text": pa.array(texts, pa.string())}),
@@ -111,8 +112,9 @@ class MinHash:
                 Step.SelectColumns(["clean", "buckets"]),
             ],
         )
+        lengths = compute.binary_length(batch.column("clean")).to_pylist()
         found: list[list[int]] = batch.column("buckets").to_pylist()
-        return [numbers if text else [] for text, numbers in zip(batch.column("clean").to_pylist(), found, strict=True)]
+        return [numbers if length else [] for length, numbers in zip(lengths, found, strict=True)]
 
 
 def _divisors(number: int) -> list[int]:
