@@ -18,7 +18,7 @@ ARGUMENTS: Final[Mapping[str, tuple[FieldRule, Any]]] = {
     "features": (whole(2, 1 << 28), 1 << 20),
     "wordNgrams": (whole(1, 20), 2),
     "epoch": (whole(1, 10_000), 5),
-    "alpha": (number(above=0), 1e-6),
+    "alpha": (number(above=0), 1e-5),
 }
 """Arguments of a training, and their defaults: how many hashes, the longest run of words, passes, regularization."""
 _BATCH: Final = 1_000
