@@ -178,7 +178,13 @@ def test_words_do_not_depend_on_the_text_around_them(one: str, other: str) -> No
 
 EVALUATIONS: dict[str, tuple[list[Any], dict[str, Any], str]] = {
     "no field": ([{"question": "a b c"}], {}, "has no column 'text': it has 'question'.*e/rows.jsonl row 1"),
-    "no part": ([{"choices": {"label": ["a"]}}], {"fields": ["choices.text"]}, "no column 'choices.text'"),
+    "no part": (
+        [{"choices": {"label": ["a"]}}],
+        {"fields": ["choices.text"]},
+        "there is no 'text' in what has 'label'",
+    ),
+    "no object at the part": ([{"choices": "a"}], {"fields": ["choices.text"]}, "there is no 'text' in what is 'a'"),
+    "no column of the part": ([{"x": "a"}], {"fields": ["choices.text"]}, "has no column 'choices': it has 'x'"),
     "number": ([{"text": "a b c"}, {"text": 3}], {}, "The column 'text' holds 3: give columns of texts.*row 2"),
     "list of numbers": ([{"text": ["a", 1]}], {}, "The column 'text' holds 1"),
     "no object": (["a b c"], {}, "it is 'a b c'"),
@@ -276,6 +282,32 @@ def test_long_texts_have_the_same_words(monkeypatch: pytest.MonkeyPatch) -> None
     expected = word_hashes(text).tolist()
     monkeypatch.setattr("tradewind.recipes.data.words._MAX_LISTED", 10)
     assert word_hashes(text).tolist() == expected
+
+
+FIELDS: dict[str, tuple[dict[str, Any], list[str], str]] = {
+    "order": ({"a": "one", "b": "two"}, ["b", "a"], "two one"),
+    "part": ({"q": {"stem": "one", "choices": [{"text": "two", "label": 1}, {"text": "three"}]}},
+             ["q.stem", "q.choices.text"], "one two three"),
+    "dot": ({"q.stem": "one", "q": 3}, ["q.stem"], "one"),
+    "nested": ({"q": [["one", None], {"x": "two", "y": ["three"]}]}, ["q"], "one two three"),
+    "null": ({"q": None, "r": {"s": None}, "t": "one"}, ["q.x", "r.s.u", "t"], "one"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FIELDS)
+def test_texts_of_an_item_are_those_of_its_fields(case: str, tmp_path: Path) -> None:
+    row, fields, text = FIELDS[case]
+    documents = normalize("docs", written(tmp_path / "docs", [{"text": text}]))
+    evaluation = Evaluation("e", written(tmp_path / "e", [row]), fields)
+    found = run(decontaminate("d", documents, [evaluation], ngram=len(text.split()), threshold=1.0), tmp_path)
+    assert stats(found)["counts"]["contaminated"] == 1
+    assert stats(found)["evaluations"][0]["longest"] == len(text.split())
+
+
+def test_evaluation_may_be_the_output_of_a_step(tmp_path: Path) -> None:
+    evaluation = Evaluation("e", normalize("e", HERE / "evaluations" / "cloze.jsonl"), id_field="source_id")
+    found = rows_of(run(decontaminate("d", DOCUMENTS, [evaluation], ngram=5), tmp_path))
+    assert {by["item"] for row in found for by in row["attributes"]["contaminated_by"]} == {"1", "2"}
 
 
 def test_too_many_words_of_evaluations_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from tradewind.recipes.data.words import word_hashes
 from tradewind.recipes.model_spec import versioned_value
 from tradewind.steps.fields import PATH, SOME_TEXT, FieldRule, check_fields
 from tradewind.steps.placeholders import VersionedValue
-from tradewind.text import truncated_repr
+from tradewind.text import quote_first_names, truncated_repr
 
 _FIELDS: Final = FieldRule(
     "a list of names of columns",
@@ -45,7 +45,7 @@ class Evaluation:
     path: Any
     """A step, or a file, folder or glob."""
     fields: Sequence[str] = ("text",)
-    """Columns of a text, or of lists or objects with texts; ``choices.text`` is a part of an object."""
+    """Columns of a text, or of lists or objects with texts; ``choices.text`` is a part of objects."""
     id_field: str | None = None
     """Column that names an item; None for its file and row."""
 
@@ -171,15 +171,23 @@ class _Items:
 
 
 def _value(row: Any, field: str) -> Any:
-    """Return a column, or a part of one that is an object: ``choices.text``."""
+    """Return a column, or a part of one that holds objects: ``choices.text``."""
     if not isinstance(row, dict) or field in row or "." not in field:
         return selected(row, [field])[field]
-    value = row
-    for part in field.split("."):
-        if not isinstance(value, dict) or part not in value:
-            selected(row, [field])  # raises, with the columns that there are
-        value = value[part]
-    return value
+    name, *parts = field.split(".")
+    return _part(selected(row, [name])[name], parts, field)
+
+
+def _part(value: Any, parts: Sequence[str], field: str) -> Any:
+    """Return the part of an object, or the list of those of a list of objects; None has none."""
+    if value is None or not parts:
+        return value
+    if isinstance(value, list):
+        return [_part(each, parts, field) for each in value]
+    if not isinstance(value, dict) or parts[0] not in value:
+        has = f"has {quote_first_names(value)}" if isinstance(value, dict) else f"is {truncated_repr(value)}"
+        raise RowError(f"The row has no {field!r}: there is no {parts[0]!r} in what {has}.")
+    return _part(value[parts[0]], parts[1:], field)
 
 
 def _texts(value: Any, field: str, depth: int = 0) -> Iterator[str]:
