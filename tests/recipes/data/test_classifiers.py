@@ -24,6 +24,7 @@ from tradewind.recipes.data import (
     train_classifier,
 )
 from tradewind.recipes.data.classifier_models import description
+from tradewind.recipes.data.hashed_models import HashedModel
 from tradewind.recipes.data.training_samples import is_held_out, sampled_texts
 from tradewind.steps import ExecutorStep, resolve
 
@@ -105,6 +106,7 @@ def test_scores_are_as_in_the_snapshot(tmp_path: Path) -> None:
     check_snapshot("scores", run(scores, tmp_path), INPUTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_labels_and_marks_in_texts_are_words(kind: str, tmp_path: Path) -> None:
     """Each document of the sea begins with what would end its line, and be a label of the other topic or a new one."""
@@ -258,6 +260,15 @@ def test_function_of_a_user_scores_documents(tmp_path: Path) -> None:
     run(kept, tmp_path)
     version = resolve([scores], "/p").of(scores).hash
     assert version != resolve([score_documents("scores", documents, wrong_length)], "/p").steps[-1].hash
+
+
+def test_each_shard_loads_the_model_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loads: list[str] = []
+    load = HashedModel.__init__
+    monkeypatch.setattr(HashedModel, "__init__", lambda *given: (loads.append(given[1]), load(*given))[1])
+    documents = normalize("documents", str(pages(tmp_path / "sea", "sea", 1200)), shards=2)
+    run(score_documents("scores", documents, str(hashed_model(tmp_path / "model"))), tmp_path)
+    assert len(loads) == 2
 
 
 BAD_CLASSIFIERS: dict[str, tuple[dict[str, Any], str]] = {
