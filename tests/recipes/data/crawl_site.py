@@ -15,7 +15,7 @@ Answer = bytes | Callable[[asyncio.StreamWriter], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Request:
-    """One request, with its time of arrival and, once answered, of its end."""
+    """One request, with its time of arrival."""
 
     host: str
     path: str
@@ -49,20 +49,21 @@ class Site:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         host = str(writer.get_extra_info("sockname")[0])
-        with suppress(OSError, asyncio.IncompleteReadError):
-            while True:
+        try:
+            while not writer.is_closing():
                 head = await reader.readuntil(b"\r\n\r\n")
                 request = Request(host, head.split(b" ")[1].decode(), head, time.monotonic())
-                busy = [each for each in self._at_work if each.host == host]
                 self.requests.append(request)
-                self.overlaps += [request] if busy else []
-                self._at_work.append(request)
+                self.overlaps += [request] if host in self._busy else []
+                self._busy.append(host)
                 try:
                     await self._answer(request, writer)
                 finally:
-                    self._at_work.remove(request)
-                if writer.is_closing():
-                    return
+                    self._busy.remove(host)
+        except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass
+        finally:
+            writer.close()
 
     async def _answer(self, request: Request, writer: asyncio.StreamWriter) -> None:
         own = self.answers.get(f"{request.host}{request.path}", self.answers.get(request.path))
@@ -76,7 +77,7 @@ class Site:
             writer.close()
 
     def __post_init__(self) -> None:
-        self._at_work: list[Request] = []
+        self._busy: list[str] = []
 
 
 def page(body: bytes = b"<p>hello</p>", status: str = "200 OK", kind: str = "text/html", **headers: object) -> bytes:

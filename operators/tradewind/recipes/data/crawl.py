@@ -26,7 +26,7 @@ from tradewind.datasets.execution import Results
 from tradewind.datasets.files import join, read_json, write_json
 from tradewind.datasets.rows import selected
 from tradewind.datasets.token_inputs import ENDINGS, input_files
-from tradewind.datasets.token_rows import MAX_LINE_BYTES
+from tradewind.datasets.token_rows import MAX_LINE_BYTES, WHOLE, lines_of, open_unpacked
 from tradewind.recipes.data.crawl_addresses import MAX_ADDRESS_CHARS, AddressError, parse_address
 from tradewind.recipes.data.document_sets import dataset_of, part_pattern, path_input
 from tradewind.recipes.model_spec import versioned_value
@@ -231,7 +231,7 @@ def _given_rows(config: CrawlConfig) -> Dataset[_Row]:
     if len(are_text) > 1:
         raise ValueError(f"addresses: {config.addresses} holds text and other files: give a glob of one kind.")
     if are_text.pop():
-        return dataset_of(files).load_text().flat_map(_lines).map(_address_row)
+        return dataset_of(files).flat_map(_lines).map(_address_row)
     return dataset_of(files).load_file().map(_Column(config.url_column)).map(_address_row)
 
 
@@ -267,8 +267,12 @@ def _queue_files(config: CrawlConfig, number: int, shards: int) -> list[str]:
     return [pattern.format(shard=shard, total=shards) for shard in range(shards)]
 
 
-def _lines(row: _Row) -> list[str]:
-    return [line for line in row["text"].splitlines() if line.strip()]
+def _lines(path: str) -> Iterator[str]:
+    """Yield the lines of a text that are not blank; of another encoding the bytes count."""
+    with open_unpacked(path) as file:
+        for _, line in lines_of(file, WHOLE):
+            if line := line.removeprefix(b"\xef\xbb\xbf").strip():
+                yield line.decode("utf-8", "surrogateescape")
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,6 @@ _MAX_PAUSE_S: Final = 300.0
 _MAX_FAILURES: Final = 5
 """Addresses in a row that time out or break; then the rest of the host's are not requested."""
 _MAX_ROBOTS_REDIRECTS: Final = 5
-_ROBOTS_TRIES: Final = 2
 _CHUNK_BYTES: Final = 1 << 16
 _SECONDS: Final = re.compile(r"[0-9]{1,9}")
 _BROKEN: Final = frozenset({"connection", "dns", "timeout", "tls"})
@@ -284,29 +283,25 @@ class _Crawler:
 
     async def _read_robots(self, page: Address) -> Robots:
         address = parse_address(f"{page.origin}/robots.txt")
-        problem = ""
-        for _ in range(_ROBOTS_TRIES):
+        for is_last in (False, True):
             try:
                 answer = await self._robots_answer(address)
-            except _LeftOutError as error:
-                if error.reason == "private_network":
-                    raise
-                problem = str(error)
-                continue
-            except AddressError as error:  # of a redirect
-                problem = str(error)
                 break
-            if 200 <= answer.status < 300:
-                with contextlib.suppress(BodyError):
-                    content = decode_body(answer.body, answer.headers, MAX_ROBOTS_BYTES, may_be_cut=True)
-                    return parse_robots(content, self._rules.product)
-                problem = "it cannot be decoded"
-            elif answer.status < 500 and answer.status not in _BUSY:
-                return ALLOW_ALL
-            else:
-                problem = f"it answered {answer.status}"
-            break
-        raise _LeftOutError("robots_unavailable", f"robots.txt cannot be read: {problem}")
+            except _LeftOutError as error:
+                if is_last or error.reason not in _BROKEN:
+                    raise _LeftOutError(error.reason, f"robots.txt cannot be read: {error}") from error
+            except AddressError as error:  # of a redirect
+                raise _LeftOutError("robots_unavailable", f"robots.txt redirects: {error}") from error
+        if 400 <= answer.status < 500 or answer.status in REDIRECTS:
+            return ALLOW_ALL
+        if not 200 <= answer.status < 300:
+            raise _LeftOutError("robots_unavailable", f"robots.txt answered {answer.status}")
+        try:
+            codings = {"content-encoding": answer.headers["content-encoding"]}
+            content = decode_body(answer.body, codings, MAX_ROBOTS_BYTES, may_be_cut=True)
+        except BodyError as error:
+            raise _LeftOutError("robots_unavailable", f"robots.txt: {error}") from error
+        return await asyncio.to_thread(parse_robots, content, self._rules.product)
 
     async def _robots_answer(self, address: Address) -> Answer:
         """Return a ``robots.txt``, also of another host; after too many redirects it counts as missing."""
@@ -370,7 +365,8 @@ async def _read(
     """Read the body of a page; of any other answer only the head."""
     headers: dict[str, str] = {}
     for name, value in response.headers.items():
-        headers[name.lower()] = f"{headers[name.lower()]}, {value}" if name.lower() in headers else value
+        headers.setdefault(name.lower(), value)
+    headers["content-encoding"] = ", ".join(response.headers.getall("Content-Encoding", []))
     answer = Answer(
         address, datetime.now(UTC), response.status, _request_head(response), _response_head(response), headers
     )
@@ -379,6 +375,8 @@ async def _read(
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind and content_types and kind not in content_types:
         return _without_body(answer, "content_type", f"it is {single_line(kind, 80)}")
+    if headers.get("transfer-encoding", "chunked").strip().lower() not in ("chunked", "identity"):
+        return _without_body(answer, "malformed", "it is packed for the transfer")
     too_large = f"it has more than {max_bytes:,} bytes"
     if not may_be_cut and (response.content_length or 0) > max_bytes:
         return _without_body(answer, "too_large", too_large)
@@ -423,7 +421,7 @@ def _without_body(answer: Answer, reason: str, problem: str) -> Answer:
 def _checked_body(answer: Answer, max_bytes: int) -> Answer:
     """Decode the body, to see that its content is whole and within the bound; it stays as it was received."""
     try:
-        decode_body(answer.body, {"content-encoding": answer.headers.get("content-encoding", "")}, max_bytes)
+        decode_body(answer.body, {"content-encoding": answer.headers["content-encoding"]}, max_bytes)
     except BodyError as error:
         reason = "too_large" if "more than" in str(error) else "malformed"
         return _without_body(answer, reason, str(error))
