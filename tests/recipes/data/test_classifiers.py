@@ -148,9 +148,9 @@ def test_sample_is_bounded_and_held_out_texts_are_apart(tmp_path: Path) -> None:
     sizes = [each["train"] + each["held_out"] for each in trained(tmp_path, step)["datasets"]]
     assert sizes[0] == 99 and 110 < sizes[1] < 190 and sizes[2] == 60
     backend = create_backend("sync", scratch=str(tmp_path / "scratch"))
-    ordered, other = (backend.execute(sampled_texts(data[2:], seed)) for seed in (0, 1))
+    ordered, other = (backend.execute(sampled_texts(data[2:], seed, str(tmp_path))) for seed in (0, 1))
     assert [row["text"] for row in ordered] != [row["text"] for row in other], "the seed decides the order"
-    ordered = backend.execute(sampled_texts(data[:1], 0))
+    ordered = backend.execute(sampled_texts(data[:1], 0, str(tmp_path)))
     sides: dict[str, set[bool]] = {}
     for row in ordered:
         sides.setdefault(row["text"], set()).add(is_held_out(row["order"], 0.5))

@@ -138,8 +138,9 @@ def trained(config: TrainClassifierConfig) -> Dataset[Any]:
     """Return the pipeline of ``train_classifier``: its last shard trains on the sample of all others."""
     if config.kind == FASTTEXT:
         check_trainable()
-    sample = sampled_texts(config.datasets, config.seed)
-    return sample.map_shard(_Training(config)).write_jsonl(_trained(config).replace("{", "{{").replace("}", "}}"))
+    path = _trained(config)
+    sample = sampled_texts(config.datasets, config.seed, join(config.output_path, SCRATCH_FOLDER, "samples"))
+    return sample.map_shard(_Training(config)).write_jsonl(lambda *_: path)
 
 
 trained.needs = ("fasttext", "pyarrow", "sklearn")  # type: ignore[attr-defined]  # checked before its step starts

@@ -14,6 +14,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from tradewind.datasets import Dataset, flow_backend
+from tradewind.datasets.files import join, read_json
 from tradewind.datasets.rows import RowError, selected
 from tradewind.recipes.data.filters import document_files
 from tradewind.steps.fields import PATH, FieldRule, check_fields, integer, number
@@ -54,11 +55,14 @@ class ClassifierData:
         )
 
 
-def sampled_texts(datasets: Sequence[ClassifierData], seed: int) -> Dataset[dict[str, Any]]:
-    """Return one shard with the sample: rows ``order``, ``of`` (the number of the data set) and ``text``, ordered."""
+def sampled_texts(datasets: Sequence[ClassifierData], seed: int, folder: str) -> Dataset[dict[str, Any]]:
+    """Return one shard with the sample: rows ``order``, ``of`` (the number of the data set) and ``text``, ordered.
+
+    ``folder`` keeps how far the sample of each data set goes, which a next attempt does not find out again.
+    """
     files = _files(datasets)
     sampling = _Sampling(seed, tuple(each.sampling_rate for each in datasets), files)
-    rows = _read(files).flat_map(_Bounded(sampling, _bounds(datasets, sampling)))
+    rows = _read(files).flat_map(_Bounded(sampling, _bounds(datasets, sampling, folder)))
     return rows.group_by(itemgetter("order"), sort_by=itemgetter("of"), reducer=_each, num_output_shards=1)
 
 
@@ -129,7 +133,7 @@ class _Bounded:
                 yield sampled
 
 
-def _bounds(datasets: Sequence[ClassifierData], sampling: _Sampling) -> dict[int, int]:
+def _bounds(datasets: Sequence[ClassifierData], sampling: _Sampling, folder: str) -> dict[int, int]:
     """Return the last place of each data set with a ``max_sample_size``; places alone are small enough to collect."""
     bounds = {}
     for at, data in enumerate(datasets):
@@ -137,8 +141,9 @@ def _bounds(datasets: Sequence[ClassifierData], sampling: _Sampling) -> dict[int
             files = {path: of for path, of in sampling.files.items() if of == at}
             smallest = _Smallest(data.max_sample_size)
             places = _read(files).flat_map(sampling).map(_place).reduce(smallest, smallest.of_all)
-            found = flow_backend().execute(places)[0]
-            bounds[at] = found[-1] if found else _UNIT
+            path = join(folder, f"bound-{at}.jsonl")
+            flow_backend().execute(places.write_jsonl(lambda *_, path=path: path))
+            bounds[at] = max(read_json(path), default=_UNIT)
     return bounds
 
 
