@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -20,8 +21,9 @@ from typing import Any
 import pytest
 
 from tests.recipes.data.crawl_site import Answer, Site, moved, page, robots, serving_site
-from tests.recipes.data.steps import run
+from tests.recipes.data.steps import check_snapshot, run
 from tests.support.waiting import until
+from tradewind._version import __version__
 from tradewind.datasets import Dataset, create_backend
 from tradewind.recipes.data import crawl, html_to_text
 from tradewind.steps import ExecutorStep, resolve
@@ -155,6 +157,24 @@ def test_each_kind_of_server_has_its_outcome(
     }
     assert not wrong
     assert not caplog.records and not capfd.readouterr().err, "no server writes into the log"
+
+
+def test_crawl_is_as_in_the_snapshot(site: Site, tmp_path: Path) -> None:
+    site.answers = {
+        f"{ONE}/a": moved(f"http://{TWO}:{site.port}/b"), f"{TWO}/b": page(), f"{ONE}/c": page(b"", "404 Not Found"),
+        "/robots.txt": robots("user-agent: *\ndisallow: /d"), f"{ONE}/e": page(kind="image/png"),
+    }  # fmt: skip
+    output = crawled(site, [*(site.url(ONE, f"/{path}") for path in "acde"), "ftp://a.org/", "x"], tmp_path)
+    folder = tmp_path / "shown"
+    folder.mkdir()
+    found = [json.dumps(row) for row in outcomes(output).values()]
+    kinds = ["warcinfo", "request", "response", "metadata"]
+    written = [f"{row['record_type']} {row['url']} {row['payload'].decode()}\n" for row in records(output, *kinds)]
+    for name, lines in {"outcomes": sorted(found), "warc": written}.items():
+        text = "\n".join(lines).replace("\r", "").replace(str(site.port), "PORT").replace(__version__, "VERSION")
+        (folder / name).write_text(re.sub(r"[0-9-]{10}T[0-9:.]+Z", "DATE", text))
+    (folder / "stats.json").write_text((output / "stats.json").read_text())
+    check_snapshot("crawl", folder, tmp_path)
 
 
 def test_pages_are_as_they_were_received(site: Site, tmp_path: Path) -> None:

@@ -53,6 +53,11 @@ def test_address_has_one_spelling(given: str, shown: str) -> None:
     assert str(parse_address(shown)) == shown
 
 
+def test_host_with_www_is_the_same_host() -> None:
+    addresses = ["http://www.a.org/", "https://A.org:8443/b", "http://b.org/", "http://127.0.0.1/"]
+    assert [parse_address(each).group for each in addresses] == ["a.org", "a.org", "b.org", "127.0.0.1"]
+
+
 @pytest.mark.parametrize(("given", "reason"), REFUSED, ids=lambda value: ascii(value)[:40])
 def test_address_is_refused_with_its_reason(given: object, reason: str) -> None:
     with pytest.raises(AddressError) as caught:

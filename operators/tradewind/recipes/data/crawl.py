@@ -50,6 +50,8 @@ _STATE: Final = ".crawl"
 _OUTCOMES_PER_FILE: Final = 100_000
 _COPIES: Final = 4
 """A page that is as large as it may be is in memory as received, twice, decoded, and as a record."""
+_CPUS: Final = 0.25
+"""A shard waits most of its time."""
 _USER_AGENT: Final = re.compile(r"([A-Za-z_-]+)(?:/[!-~]*)? (?=[ -~]*(?:https?://|[!-~]+@)[!-~]+)[ -~]{1,400}")
 _Row = dict[str, Any]
 
@@ -165,7 +167,7 @@ def crawl(
         user_agent: Name of the crawler and a contact, such as ``our-crawler/1.0 (+https://example.com/crawler)``. The
             name is what a ``robots.txt`` calls it.
         max_page_bytes: Larger pages are left out, by their size as received and decoded.
-        memory: Of the task of a shard.
+        memory: Of the task of a shard, which has a quarter of a CPU.
         options: Other fields of ``CrawlConfig``, and those of ``dataset_step``.
 
     Raises:
@@ -183,7 +185,7 @@ def crawl(
             f"memory={memory!r}: hosts_at_once pages of max_page_bytes need {human_size(needed)}: lower one of both, "
             "or give more memory."
         )
-    about = {"description": "Pages of a list of addresses, in WARC files."}
+    about = {"description": "Pages of a list of addresses, in WARC files.", "num_cpus": _CPUS}
     return dataset_step(name, crawled, config, memory=memory, finish=write_stats, **(about | options))
 
 
@@ -406,6 +408,7 @@ def _records(outcome: Outcome, file: str) -> Iterator[bytes]:
     """Yield request and response of a page, and the outcome of any address."""
     answer, about = outcome.answer, {"WARC-Target-URI": outcome.address}
     if answer is not None:
+        about["WARC-Target-URI"] = str(answer.address)
         about["WARC-Date"] = answer.date.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     row = _outcome(
         outcome.row["given"],
