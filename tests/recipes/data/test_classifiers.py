@@ -90,13 +90,15 @@ def trained(folder: Path, step: ExecutorStep) -> dict[str, Any]:
     return stats
 
 
-def hashed_model(folder: Path, weights: Any = None, **changes: Any) -> Path:
+def hashed_model(folder: Path, weights: Any = None, content: bytes | None = None, **changes: Any) -> Path:
     """Write a classifier of three labels without a training."""
     folder.mkdir()
     about = description("hashed_logistic", "abc", {"features": 8, "wordNgrams": 2, "epoch": 1, "alpha": 1.0})
     (folder / "classifier.json").write_text(json.dumps({**about, **changes}))
     given = np.arange(27).reshape(3, 9) % 7 - 3.0 if weights is None else weights
     np.save(folder / "model.npy", given, allow_pickle=True)
+    if content is not None:
+        (folder / "model.npy").write_bytes(content)
     return folder
 
 
@@ -271,13 +273,16 @@ def test_each_shard_loads_the_model_once(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(loads) == 2
 
 
+HUGE = b"\x93NUMPY\x01\x00\x76\x00" + b"{'descr': '<f8', 'fortran_order': False, 'shape': (3, 99999999999)}".ljust(118)
 BAD_CLASSIFIERS: dict[str, tuple[dict[str, Any], str]] = {
     "kind": ({"kind": "bert"}, "classifier: .*classifier.json describes no classifier: KeyError 'bert'"),
     "labels": ({"labels": ["a"]}, "its labels are no sorted list of different texts"),
     "argument": ({"arguments": {"features": 1 << 40}}, "features=1099511627776: give a whole number"),
     "missing": ({"arguments": {"features": 8}}, "describes no classifier: KeyError 'wordNgrams'"),
     "shape": ({"weights": np.zeros((3, 8))}, r"model.npy has float64 of shape \(3, 8\), and not float64 of \(3, 9\)"),
-    "pickle": ({"weights": np.array([[{}]])}, "model.npy is no array: Object arrays cannot be loaded"),
+    "pickle": ({"weights": np.array([[{}]])}, "model.npy is no array: Array can't be memory-mapped: Python objects"),
+    "cut": ({"content": b""}, "model.npy is no array: "),
+    "huge": ({"content": HUGE}, "model.npy is no array: "),
 }
 
 

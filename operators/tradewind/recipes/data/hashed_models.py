@@ -35,7 +35,7 @@ class HashedModel:
         import numpy as np
 
         try:
-            weights = np.load(file, allow_pickle=False)
+            weights = np.load(file, mmap_mode="r", allow_pickle=False)  # takes no memory for what the file has not
         except (ValueError, EOFError) as error:
             raise ValueError(f"{file} is no array: {single_line(error)}.") from None
         rows = 1 if len(labels) == 2 else len(labels)
