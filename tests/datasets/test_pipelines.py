@@ -451,6 +451,15 @@ def test_wrong_argument_is_refused_where_it_is_given(build: Callable[[], Any], t
     assert told in str(raised.value)
 
 
+def test_dry_run_advises_against_many_shards_and_parts(capsys: pytest.CaptureFixture[str]) -> None:
+    numbers = Dataset.from_list(range(60_000)).reshard(200)
+    run(numbers.deduplicate(abs, num_output_shards=60_000).map(abs).deduplicate(abs, 1), dry_run=True)
+    first, second, third = capsys.readouterr().out.splitlines()[:3]
+    assert "into 200 shards. So many shards cost more to follow than to process" in first
+    assert "into 60,000 shards. Its 12,000,000 parts are a request or two each" in second
+    assert "So many shards" in third
+
+
 @pytest.mark.parametrize(
     "data, told",
     [
