@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import io
 import json
 import os
 import re
@@ -11,14 +12,15 @@ import signal
 import socket
 import subprocess
 import sys
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fastwarc.stream_io import BrotliWriter, GzipWriter, ZstdWriter
 
 from tests.recipes.data.crawl_site import Answer, Site, moved, page, robots, serving_site
 from tests.recipes.data.steps import check_snapshot, run
@@ -29,7 +31,7 @@ from tradewind.recipes.data import crawl, html_to_text
 from tradewind.steps import ExecutorStep, resolve
 
 AGENT = "our-crawler/1.0 (+https://example.com/crawler)"
-HOSTS = 40
+HOSTS = 50
 LOOPBACK = ["127.0.1.0/24"]
 ONE, TWO, THREE = "127.0.1.1", "127.0.1.2", "127.0.1.3"
 
@@ -90,7 +92,11 @@ def without_end(start: bytes, more: bytes, pause_s: float = 0.0) -> Callable[[as
 
 
 def packed(body: bytes, coding: str = "gzip") -> bytes:
-    return page(gzip.compress(body) if coding == "gzip" else zlib.compress(body), Content_Encoding=coding)
+    file = io.BytesIO()
+    writers = {"br": BrotliWriter, "zstd": ZstdWriter, "deflate": partial(GzipWriter, zlib=True)}
+    with writers.get(coding, GzipWriter)(file) as writer:
+        writer.write(body)
+    return page(file.getvalue(), Content_Encoding=coding)
 
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n"
@@ -113,6 +119,9 @@ SERVERS: list[tuple[str, Answer, str, str]] = [
     ("gzip bomb", packed(b"a" * MANY), "too_large", "more than 1,000"),
     ("gzip bomb in members", page(gzip.compress(b"a" * 600) * 2, Content_Encoding="gzip"), "too_large", "more than"),
     ("deflate bomb", packed(b"a" * MANY, "deflate"), "too_large", "more than 1,000"),
+    ("br bomb", packed(b"a" * MANY, "br"), "too_large", "more than 1,000"),
+    ("zstd bomb", packed(b"a" * MANY, "zstd"), "too_large", "more than 1,000"),
+    ("more than its length", HEAD + b"Content-Length: 3\r\nConnection: close\r\n\r\n<p>more", "malformed", ""),
     ("cut gzip", page(gzip.compress(os.urandom(200))[:-30], Content_Encoding="gzip"), "malformed", "cut"),
     ("endless headers", without_end(HEAD, b"X-A: " + b"b" * 200 + b"\r\n"), "malformed", ""),
     ("endless header", without_end(HEAD + b"X-A: ", b"b" * 5000), "malformed", ""),
@@ -178,12 +187,13 @@ def test_crawl_is_as_in_the_snapshot(site: Site, tmp_path: Path) -> None:
 
 
 def test_pages_are_as_they_were_received(site: Site, tmp_path: Path) -> None:
-    body = gzip.compress(b"<p>hi")
+    body, large = gzip.compress(b"<p>hi"), os.urandom(300_000)
+    site.answers["/large"] = page(large)
     site.answers["/gzip"] = page(body, Content_Encoding="gzip", X_Own="ü", Set_Cookie="a=b")
     site.answers["/chunked"] = HEAD + b"Transfer-Encoding: chunked\r\n\r\n3\r\n<p>\r\n2\r\nhi\r\n0\r\n\r\n"
-    output = crawled(site, [site.url(ONE, "/gzip"), site.url(ONE, "/chunked")], tmp_path)
+    output = crawled(site, [site.url(ONE, path) for path in ("/gzip", "/chunked", "/large")], tmp_path)
     assert sorted((row["url"], row["payload"]) for row in records(output)) == [
-        (site.url(ONE, "/chunked"), b"<p>hi"), (site.url(ONE, "/gzip"), b"<p>hi"),
+        (site.url(ONE, "/chunked"), b"<p>hi"), (site.url(ONE, "/gzip"), b"<p>hi"), (site.url(ONE, "/large"), large),
     ]  # fmt: skip
     text = b"".join(gzip.decompress(file.read_bytes()) for file in output.glob("warc/*/*.gz"))
     assert site.answers["/gzip"] in text

@@ -200,6 +200,7 @@ def crawled(config: CrawlConfig) -> Dataset[str]:
     files: list[str] = []
     for number_ in itertools.count():
         shards = max(-(-size // config.addresses_per_shard), 1)
+        print(f"Round {number_ + 1}: {size:,} addresses at most, {shards:,} shards.", flush=True)
         results = flow_backend().execute(_round(config, number_, rows, shards))
         files += results
         size = results.counters.get(LATER, 0) + results.counters.get(MOVED, 0)
@@ -457,5 +458,4 @@ def _packed(kind: str, body: bytes, content_type: str, headers: Mapping[str, str
     packed = io.BytesIO()
     with GzipWriter(packed, compression_level=6) as writer:
         record.write(writer, checksum_data=True)
-        writer.finish()
-        return packed.getvalue()
+    return packed.getvalue()
