@@ -185,7 +185,7 @@ def crawl(
             f"memory={memory!r}: hosts_at_once pages of max_page_bytes need {human_size(needed)}: lower one of both, "
             "or give more memory."
         )
-    about = {"description": "Pages of a list of addresses, in WARC files.", "num_cpus": _CPUS}
+    about: dict[str, Any] = {"description": "Pages of a list of addresses, in WARC files.", "num_cpus": _CPUS}
     return dataset_step(name, crawled, config, memory=memory, finish=write_stats, **(about | options))
 
 

@@ -18,6 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -28,7 +29,7 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
-from tradewind.datasets.http_bodies import BodyError, decode_body
+from tradewind.datasets.http_bodies import decode_body
 from tradewind.recipes.data.crawl_addresses import (
     Address,
     AddressError,
@@ -155,7 +156,14 @@ class _Host:
             finally:
                 self.ready_at = time.monotonic() + self.delay_s
 
+    def slow_down(self, delay_s: float) -> None:
+        """Make the pause at least this long, also the one that has begun."""
+        longer_s = max(delay_s - self.delay_s, 0.0)
+        self.delay_s += longer_s
+        self.ready_at += longer_s
+
     def note(self, reason: str) -> None:
+        """Note how an address ended; after some failures in a row the host is given up."""
         self.failures = self.failures + 1 if reason in _BROKEN else 0
         if self.failures >= _MAX_FAILURES:
             self.gone = ("unreachable", f"{self.failures} addresses of the host failed before, one after another")
@@ -241,7 +249,7 @@ class _Crawler:
         robots = await self._robots_of(address)
         if not robots.allows(address.target):
             raise _LeftOutError("robots", "robots.txt disallows it")
-        host.delay_s = max(self._rules.delay_s, robots.delay_s or 0, host.delay_s)
+        host.slow_down(robots.delay_s or 0.0)
         if host.delay_s > max(self._rules.max_delay_s, self._rules.delay_s):
             raise _LeftOutError("crawl_delay", f"robots.txt wants {host.delay_s:g} s between requests")
         try:
@@ -299,7 +307,7 @@ class _Crawler:
         try:
             codings = {"content-encoding": answer.headers["content-encoding"]}
             content = decode_body(answer.body, codings, MAX_ROBOTS_BYTES, may_be_cut=True)
-        except BodyError as error:
+        except Exception as error:  # as for a page
             raise _LeftOutError("robots_unavailable", f"robots.txt: {error}") from error
         return await asyncio.to_thread(parse_robots, content, self._rules.product)
 
@@ -422,9 +430,9 @@ def _checked_body(answer: Answer, max_bytes: int) -> Answer:
     """Decode the body, to see that its content is whole and within the bound; it stays as it was received."""
     try:
         decode_body(answer.body, {"content-encoding": answer.headers["content-encoding"]}, max_bytes)
-    except BodyError as error:
+    except Exception as error:  # also of a decoder that does not expect what a server sends
         reason = "too_large" if "more than" in str(error) else "malformed"
-        return _without_body(answer, reason, str(error))
+        return _without_body(answer, reason, single_line(error))
     return answer
 
 
@@ -523,6 +531,8 @@ class _Work:
 
     async def _all(self) -> None:
         self._main = asyncio.current_task()
+        # Names are resolved in threads: some that take long do not hold up the others.
+        self._loop.set_default_executor(ThreadPoolExecutor(self._rules.hosts_at_once))
         if self._is_stopped:
             return
         connector = aiohttp.TCPConnector(resolver=_CheckedResolver(self._rules.networks), limit=0)
