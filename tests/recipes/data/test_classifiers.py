@@ -11,6 +11,8 @@ from typing import Any
 import fasttext
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyarrow import parquet
 
 from tests.recipes.data.steps import check_snapshot, run
@@ -24,6 +26,7 @@ from tradewind.recipes.data import (
     train_classifier,
 )
 from tradewind.recipes.data.classifier_models import description
+from tradewind.recipes.data.fasttext_models import plain_line
 from tradewind.recipes.data.hashed_models import HashedModel
 from tradewind.recipes.data.training_samples import is_held_out, sampled_texts
 from tradewind.steps import ExecutorStep, resolve
@@ -122,6 +125,14 @@ def test_labels_and_marks_in_texts_are_words(kind: str, tmp_path: Path) -> None:
     assert stats["labels"] == ["negative", "positive"]
     assert [data["train"] + data["held_out"] for data in stats["datasets"]] == [120, 120]
     assert stats["held_out"]["accuracy"] == 1.0
+
+
+@given(st.lists(st.sampled_from(["__label__", "label", "_", "__", "</s>", "<", "/s>", " ", "\n", "\ud800", "é"])))
+def test_line_of_a_text_has_neither_labels_nor_ends(parts: list[str]) -> None:
+    line = plain_line("".join(parts))
+    assert "\n" not in line
+    assert not [word for word in line.split() if word == "</s>" or word.startswith("__label__")]
+    line.encode()
 
 
 @pytest.mark.slow

@@ -62,7 +62,7 @@ def plain_line(text: str) -> str:
     if "</s>" in text:
         text = text.replace("</s>", "< /s>")
     if PREFIX in text:
-        text = text.replace(PREFIX, "__ label __")
+        text = text.replace(PREFIX, "__ label __ ")  # the last blank, since what follows may begin with more of it
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
