@@ -101,11 +101,11 @@ def as_crawl(folder: Path) -> None:
 
 
 KINDS: dict[str, tuple[Any, dict[str, Any], list[str | None], dict[str, int]]] = {
-    "parquet": (as_parquet, {"html_field": "raw"}, ["7"], {"pages": 2, "documents": 1, "without_text": 1}),
-    "zip": (as_zip, {"members": "*.[hH]*"}, ["x/a.html", "../c.HTM"], {"pages": 2, "documents": 2}),
+    "parquet": (as_parquet, {"html_field": "raw"}, ["7"], {"documents": 1, "without_text": 1}),
+    "zip": (as_zip, {"members": "*.[hH]*"}, ["x/a.html", "../c.HTM"], {"documents": 2}),
     "crawl": (
         as_crawl, {}, ["urn:uuid:1"] * 2,
-        {"pages": 3, "documents": 2, "without_text": 1, "other_status": 1, "other_type": 4, "rejected": 1},
+        {"documents": 2, "without_text": 1, "other_status": 1, "other_type": 4, "rejected": 1},
     ),
 }  # fmt: skip
 
@@ -185,7 +185,7 @@ def test_bad_pages_are_counted_and_others_become_a_set(tmp_path: Path) -> None:
     assert document["text"].startswith("A page\n\nHome\n\nA sentence of")
     assert (document["source_id"], document["source"]) == ("http://a.org/1", "mine")
     assert json.loads(document["metadata"]) == {"url": "http://a.org/1", "lang": "en", "rank": 1}
-    assert counts_of(run(texts, tmp_path)) == {"pages": 2, "documents": 1, "rejected": 4}
+    assert counts_of(run(texts, tmp_path)) == {"documents": 1, "rejected": 4}
 
 
 ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
@@ -242,7 +242,7 @@ FILES: dict[str, tuple[dict[str, bytes], dict[str, Any], str]] = {
     "no text": (
         {"a.jsonl": jsonl({"html": ""}, {"html": " \0"})},
         {},
-        r"no page has a text \(pages 2, without_text 2\)",
+        r"no page has a text \(without_text 2\)",
     ),
     "only errors": ({"a.jsonl": jsonl({"text": PAGE})}, {}, "has no column 'html': it has 'text'"),
     "no rows": ({"a.warc": b""}, {}, r"no page has a text \(there is none\)"),
@@ -280,12 +280,21 @@ def test_kernel_ends_process_of_page_beyond_limits() -> None:
         assert "A sentence" in process.text_of(PAGE.encode())
 
 
+@pytest.mark.long
+def test_page_is_read_again_when_its_process_is_killed() -> None:
+    with process_for(Resiliparse(), 9) as process:
+        for _ in range(2):
+            assert "A sentence" in process.text_of(PAGE.encode())
+            (child,) = [each for each in psutil.Process().children() if "html_extraction" in " ".join(each.cmdline())]
+            child.kill()
+
+
 HOSTILE: dict[str, tuple[Any, bytes, str]] = {
     "indented lists": (Resiliparse(main_content=False), b"<ul><li>x" * 8_000, "its text has [0-9,]{10} bytes"),
     "nested lists": (
         Resiliparse(main_content=False),
         b"<ul><li>x" * 60_000,
-        "more memory|CPU time",
+        "want of memory|CPU time",
     ),
     "nested": (Markdownify(), NESTED, "RecursionError"),
     "cells": (Trafilatura(), b"<html><table><tr>" + b"<td>a" * 60_000, "CPU time"),

@@ -25,6 +25,9 @@ _LENGTH: Final = struct.Struct(">cI")
 _TEXT, _ERROR, _MISSING = b"t", b"e", b"m"
 _MAX_TOLD: Final = 300
 _PR_SET_PDEATHSIG: Final = 1
+_KILLED: Final = (-signal.SIGKILL, -signal.SIGTERM)
+"""How a process ends for which the page is not to blame, such as when the machine lacks memory."""
+_MAX_TRIES: Final = 3
 
 
 class ExtractionError(ValueError):
@@ -103,21 +106,27 @@ class ExtractorProcess:
             ExtractionError: The extractor fails, or exceeds a limit.
             ModuleNotFoundError: Its library is not installed.
         """
+        for _ in range(_MAX_TRIES):
+            try:
+                kind, answer = self._answer_to(html)
+            except (OSError, EOFError) as error:
+                if (code := self._end()) not in _KILLED:
+                    raise ExtractionError(f"the extractor {self._why_ended(code)}") from error
+                continue
+            if kind == _MISSING:
+                raise ModuleNotFoundError(f"{answer}: install airflow-provider-tradewind[web]")
+            if kind == _ERROR:
+                raise ExtractionError(answer)
+            return answer
+        raise ExtractionError(f"the extractor was killed {_MAX_TRIES} times")
+
+    def _answer_to(self, html: bytes) -> tuple[bytes, str]:
         process = self._process = self._process or self._start()
         assert process.stdin is not None and process.stdout is not None
-        try:
-            process.stdin.write(_LENGTH.pack(_TEXT, len(html)) + html)
-            process.stdin.flush()
-            kind, length = _LENGTH.unpack(_read(process.stdout, _LENGTH.size))
-            answer = _read(process.stdout, length).decode()
-        except (OSError, EOFError) as error:
-            raise ExtractionError(f"the extractor {self._why_ended()}") from error
-        if kind == _MISSING:
-            self._end()
-            raise ModuleNotFoundError(f"{answer}: install airflow-provider-tradewind[web]")
-        if kind == _ERROR:
-            raise ExtractionError(answer)
-        return answer
+        process.stdin.write(_LENGTH.pack(_TEXT, len(html)) + html)
+        process.stdin.flush()
+        kind, length = _LENGTH.unpack(_read(process.stdout, _LENGTH.size))
+        return kind, _read(process.stdout, length).decode()
 
     def _start(self) -> subprocess.Popen[bytes]:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "RUST_BACKTRACE": "0"}
@@ -129,13 +138,10 @@ class ExtractorProcess:
             env=environment,
         )
 
-    def _why_ended(self) -> str:
-        code = self._end()
-        if code in (-signal.SIGXCPU, -signal.SIGKILL):
-            return f"took more than {self._max_cpu_seconds} s of CPU time, or was killed"
-        return (
-            f"ended by signal {-code}: it may need more memory than it may have" if code < 0 else f"exited with {code}"
-        )
+    def _why_ended(self, code: int) -> str:
+        if code == -signal.SIGXCPU:
+            return f"took more than {self._max_cpu_seconds} s of CPU time"
+        return f"ended by signal {-code}, perhaps for want of memory" if code < 0 else f"exited with {code}"
 
     def _end(self) -> int:
         process, self._process = self._process, None

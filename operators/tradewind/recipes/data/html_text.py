@@ -29,7 +29,7 @@ from tradewind.text import did_you_mean, truncated_repr
 
 WARC_ENDINGS: Final = (".warc", ".warc.gz", ".warc.zst", ".warc.zstd")
 _ZIP: Final = ".zip"
-_COUNTS: Final = ("pages", "documents", "without_text", "other_status", "other_type")
+_COUNTS: Final = ("documents", "without_text", "other_status", "other_type")
 _CONTROL: Final = {code: None for code in (*range(32), 127) if code not in (9, 10)}
 """Control characters but tabs and line breaks, which no text needs."""
 _Row = dict[str, Any]
@@ -300,7 +300,6 @@ class _Extracting:
         if isinstance(page, str):
             counters.increment(page)
             return []
-        counters.increment("pages")
         html = self._html(page)
         try:
             text = process.text_of(html).translate(_CONTROL).strip() if html.strip() else ""
