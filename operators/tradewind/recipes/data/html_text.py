@@ -90,8 +90,7 @@ class Trafilatura(Extractor):
         include_formatting: Mark headings and emphasis, as Markdown.
         favor_precision: Rather less text, and less that is around it.
         favor_recall: Rather more text.
-        deduplicate: Leave out segments that occur again in a page.
-        fast: Without the slower methods that it tries if its own finds little.
+        fast: Without the slower methods that it tries if its own finds little; of short pages it then finds nothing.
     """
 
     name: ClassVar[str] = "trafilatura"
@@ -102,7 +101,6 @@ class Trafilatura(Extractor):
     include_formatting: bool = False
     favor_precision: bool = False
     favor_recall: bool = False
-    deduplicate: bool = False
     fast: bool = False
 
     def __post_init__(self) -> None:
