@@ -51,7 +51,10 @@ class Site:
         host = str(writer.get_extra_info("sockname")[0])
         try:
             while not writer.is_closing():
-                head = await reader.readuntil(b"\r\n\r\n")
+                head = await reader.readexactly(1)
+                if head != b"G":  # of TLS
+                    return
+                head += await reader.readuntil(b"\r\n\r\n")
                 request = Request(host, head.split(b" ")[1].decode(), head, time.monotonic())
                 self.requests.append(request)
                 self.overlaps += [request] if host in self._busy else []
