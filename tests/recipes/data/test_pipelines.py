@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def made(python: PreparedPython, folder: Path, dag: str, step: str) -> list[str]:
-    out, err = python.start(MAKE, str(folder), dag, step, env={"JAX_COMPILATION_CACHE_DIR": ""}).communicate()
+    out, err = python.start(MAKE, str(folder), dag, step, env={}).communicate()
     found = [line for line in out.splitlines() if line.startswith("MADE ")]
     assert found, out + err
     names, again = found[0].removeprefix("MADE ").rsplit(" ", 1)
@@ -47,6 +47,7 @@ def output(folder: Path, name: str, file: str = "stats.json") -> Any:
 
 
 def test_model_is_trained_from_web_pages(python: PreparedPython, folder: Path) -> None:
+    """No other test passes the output of each recipe for data to the next, up to a loss."""
     names = made(python, folder, "web_to_tokens", "evaluated")
     assert len(names) == 15 and names[-2:] == ["web/train", "web/evaluate"]
     removed = output(folder, "web/good")["counts"]
@@ -61,6 +62,7 @@ def test_model_is_trained_from_web_pages(python: PreparedPython, folder: Path) -
 
 
 def test_filter_is_judged_by_loss_on_held_out_documents(python: PreparedPython, folder: Path) -> None:
+    """No other test compares trainings on sets of documents."""
     made(python, folder, "quality_ablation", "comparison")
     [result] = folder.glob("ablation/comparison-??????/.artifact.json")
     losses = json.loads(result.read_text())["runs"]

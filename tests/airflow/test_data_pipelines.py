@@ -1,0 +1,37 @@
+"""The pipelines of ``dags/`` that begin with data, under a scheduler and on a cluster: made once, then reused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.airflow.conftest import DagRun, Environment
+
+pytestmark = [pytest.mark.airflow, pytest.mark.ray, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(2400)]
+
+
+def output(run: DagRun, name: str, file: str) -> dict[str, object]:
+    return dict(json.loads((run.env.output(name) / file).read_text()))
+
+
+@pytest.mark.parametrize(
+    "dag_id, last, file, shown",
+    [
+        ("web_to_tokens", "web/evaluate", "results.json", "checkpoint"),
+        ("quality_ablation", "ablation/comparison", ".artifact.json", "best"),
+    ],
+)
+def test_second_run_reuses_all_steps(env: Environment, dag_id: str, last: str, file: str, shown: str) -> None:
+    first = env.run(dag_id)
+    states, decisions = first.states(), first.decisions()
+    failed = [task for task, state in states.items() if state == "failed"]
+    assert not failed, first.log(failed[0])
+    shared = {"tiny_sources"}  # another pipeline may have made them
+    assert {decision for task, decision in decisions.items() if task not in shared} == {"RUN"}
+    assert {state for task, state in states.items() if task not in shared} == {"success"}
+    assert output(first, last, file)[shown]
+    second = env.run(dag_id)
+    assert set(second.decisions().values()) <= {"REUSE", "PRUNED"}
+    steps = {task: state for task, state in second.states().items() if task != "plan"}
+    assert second.state == "success" and set(steps.values()) == {"skipped"} and second.jobs() == []
