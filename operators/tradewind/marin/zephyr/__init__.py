@@ -48,7 +48,7 @@ def is_missing(name: str) -> bool:
 
 
 def is_provided() -> bool:
-    """Whether this process uses a name that Tradewind has in Zephyr's place."""
+    """Whether this process uses a module or a name that Tradewind has in Zephyr's place."""
     return bool(_provided)
 
 
@@ -83,6 +83,7 @@ class _Absent(Loader):
         return None
 
     def exec_module(self, module: ModuleType) -> None:
+        _provided.add(module.__name__)
         _extend(module)
 
 
@@ -109,11 +110,10 @@ def _extend(module: ModuleType) -> None:
 
 def _accept_old_calls() -> None:
     """Something asks for a name that an installed Zephyr has removed, so it also calls others as they were."""
-    for name in NAMES:
-        if isinstance(getattr(sys.modules.get(name), "__loader__", None), _Absent):
-            continue
-        if name in sys.modules:
-            import_module(_FLOWS).accept_old_calls(sys.modules[name])
+    for module in [sys.modules[name] for name in NAMES if name in sys.modules]:
+        if not isinstance(module.__loader__, _Absent) and "__accepts_old_calls__" not in vars(module):
+            vars(module)["__accepts_old_calls__"] = True
+            import_module(_FLOWS).accept_old_calls(module)
 
 
 def _lookup(module: str) -> Callable[[str], Any]:
@@ -121,8 +121,7 @@ def _lookup(module: str) -> Callable[[str], Any]:
         source = NAMES[module].get(name)
         if source is None:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        if not _provided:
-            _accept_old_calls()
+        _accept_old_calls()
         _provided.add(f"{module}.{name}")
         return getattr(import_module(source), name)
 
