@@ -202,6 +202,11 @@ def test_pages_are_as_they_were_received(site: Site, tmp_path: Path) -> None:
     ]  # fmt: skip
     text = b"".join(gzip.decompress(file.read_bytes()) for file in output.glob("warc/*/*.gz"))
     assert site.answers["/gzip"] in text
+    assert [text.count(row["record_id"].encode()) for row in records(output)] == [
+        3,
+        3,
+        3,
+    ]  # request and outcome name it
     assert b"X-Crawl-Transfer-Encoding: chunked\r\n\r\n<p>hi" in text
     sent = next(request.head for request in site.requests if request.path == "/gzip")
     assert sent in text

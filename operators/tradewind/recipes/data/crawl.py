@@ -15,6 +15,7 @@ import ipaddress
 import itertools
 import json
 import re
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -423,7 +424,9 @@ def _records(outcome: Outcome, file: str) -> Iterator[bytes]:
     )
     if answer is not None and outcome.reason == FETCHED:
         row |= {"bytes": len(answer.body), "file": file}
-        yield _packed("response", answer.head + answer.body, "application/http; msgtype=response", about)
+        own = f"urn:uuid:{uuid.uuid4()}"
+        yield _packed("response", answer.head + answer.body, "application/http; msgtype=response", about, own)
+        about["WARC-Concurrent-To"] = f"<{own}>"
         yield _packed("request", answer.request, "application/http; msgtype=request", about)
     yield _packed("metadata", json.dumps(row).encode(), "application/json", about)
 
@@ -445,13 +448,15 @@ def _warc_info(user_agent: str) -> bytes:
     return _packed("warcinfo", body.encode(), "application/warc-fields", {})
 
 
-def _packed(kind: str, body: bytes, content_type: str, headers: Mapping[str, str]) -> bytes:
-    """Return a record as a member of a gzip file."""
+def _packed(kind: str, body: bytes, content_type: str, headers: Mapping[str, str], own: str | None = None) -> bytes:
+    """Return a record as a member of a gzip file; ``own`` is its id, else it gets one."""
     from fastwarc.stream_io import GzipWriter
     from fastwarc.warc import WarcRecord, WarcRecordType
 
     record = WarcRecord()
     record.init_headers(getattr(WarcRecordType, kind))
+    if own is not None:
+        record.record_id = f"<{own}>"
     for name, value in {**headers, "Content-Type": content_type}.items():
         record.headers[name] = value
     record.set_bytes_content(body)
