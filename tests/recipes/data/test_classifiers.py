@@ -243,7 +243,7 @@ UNUSABLE: dict[str, tuple[str, dict[str, Any], str]] = {
 
 @needs_training
 @pytest.mark.parametrize("case", UNUSABLE)
-def test_unusable_documents_are_refused(case: str, tmp_path: Path) -> None:
+def test_unusable_documents_are_refused(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     content, changes, message = UNUSABLE[case]
     for topic in WORDS:
         pages(tmp_path / topic, topic)
@@ -254,6 +254,7 @@ def test_unusable_documents_are_refused(case: str, tmp_path: Path) -> None:
     with pytest.raises((PipelineError, ValueError), match=message):
         run(step, tmp_path)
     assert not [*tmp_path.glob("quality-*/[!.]*")], "neither a model nor statistics"
+    assert "processed again" not in capsys.readouterr().out
 
 
 def test_fasttext_that_only_predicts_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,12 +299,13 @@ BAD_CLASSIFIERS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD_CLASSIFIERS)
-def test_damaged_classifiers_are_refused(case: str, tmp_path: Path) -> None:
+def test_damaged_classifiers_are_refused(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     changes, message = BAD_CLASSIFIERS[case]
     documents = normalize("documents", str(pages(tmp_path / "sea", "sea", 3)))
     scores = score_documents("scores", documents, str(hashed_model(tmp_path / "model", **changes)))
     with pytest.raises((PipelineError, ValueError), match=message):
         run(scores, tmp_path)
+    assert "processed again" not in capsys.readouterr().out
 
 
 def test_function_that_loses_texts_is_refused(tmp_path: Path) -> None:

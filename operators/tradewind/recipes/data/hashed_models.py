@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from tradewind.datasets.rows import RowError
 from tradewind.recipes.data.fasttext_models import PREFIX, whole
 from tradewind.steps.fields import FieldRule, number
 from tradewind.text import single_line
@@ -37,11 +38,11 @@ class HashedModel:
         try:
             weights = np.load(file, mmap_mode="r", allow_pickle=False)  # takes no memory for what the file has not
         except (ValueError, EOFError) as error:
-            raise ValueError(f"{file} is no array: {single_line(error)}.") from None
+            raise RowError(f"{file} is no array: {single_line(error)}.") from None
         rows = 1 if len(labels) == 2 else len(labels)
         expected = (rows, arguments["features"] + 1)
         if weights.dtype != np.float64 or weights.shape != expected:
-            raise ValueError(f"{file} has {weights.dtype} of shape {weights.shape}, and not float64 of {expected}.")
+            raise RowError(f"{file} has {weights.dtype} of shape {weights.shape}, and not float64 of {expected}.")
         self.labels = tuple(labels)
         self._weights, self._bias = np.ascontiguousarray(weights[:, :-1].T), weights[:, -1]
         self._vectorizer = _vectorizer(arguments)
