@@ -17,7 +17,7 @@ from tests.marin.checkouts import put
 from tradewind.datasets import PipelineError
 from tradewind.marin import zephyr as names
 from tradewind.marin.zephyr.conversion import converted
-from tradewind.marin.zephyr.flows import both_arguments
+from tradewind.marin.zephyr.flows import both_arguments, create_backend, flow_backend, write_jsonl_file
 from tradewind.serialization.references import CodeFolder, Reference, find_legacy_modules, worker_setup
 from tradewind.serialization.spec import OUTPUT_VARIABLE
 
@@ -207,6 +207,21 @@ def test_operation_without_counterpart_is_refused_by_name(call: str, problem: st
     theirs = importlib.import_module("zephyr").Dataset.from_list(["a"])
     with pytest.raises(PipelineError, match=problem):
         converted(eval(f"theirs.{call}", {"theirs": theirs, "len": len}))
+
+
+@pytest.mark.parametrize(
+    ("call", "problem"),
+    [
+        (lambda: create_backend("local"), "backend 'local': there are ray, threadpool, sync"),
+        (lambda: create_backend("ray", runtime_env={}), "create_backend: got an unexpected keyword .*'runtime_env'"),
+        (lambda: flow_backend(resources={}), "flow_backend: got an unexpected keyword .*'resources'"),
+        (lambda: create_backend("sync").execute(["a"]), r"execute\(\['a'\]\): give a Dataset"),
+        (lambda: write_jsonl_file([], ""), "write_jsonl_file\\(''\\): give a path"),
+    ],
+)
+def test_bad_call_is_refused_by_name(call: Any, problem: str) -> None:
+    with pytest.raises((ValueError, PipelineError), match=problem):
+        call()
 
 
 def test_function_of_rows_alone_is_told_from_one_of_both() -> None:

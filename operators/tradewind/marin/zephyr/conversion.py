@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 from tradewind.datasets import readers
 from tradewind.datasets.dataset import Dataset
 from tradewind.datasets.stages import PipelineError
+from tradewind.text import truncated_repr
 
 __all__ = ["converted"]
 
@@ -16,12 +17,14 @@ def converted(theirs: Any) -> Dataset[Any]:
     """Return Tradewind's data set that does the same; one of Tradewind's is returned as it is.
 
     Raises:
-        PipelineError: An operation has no counterpart.
+        PipelineError: An operation has no counterpart, or it is no data set.
     """
     from tradewind.marin.zephyr import flows
 
     if isinstance(theirs, Dataset):
         return theirs
+    if not hasattr(theirs, "source") or not hasattr(theirs, "operations"):
+        raise PipelineError(f"execute({truncated_repr(theirs)}): give a Dataset.")
     source = theirs.source
     if hasattr(source, "pattern"):
         ours: Any = flows.Dataset.from_files(source.pattern, source.empty_glob_ok)

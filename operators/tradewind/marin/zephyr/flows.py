@@ -19,7 +19,7 @@ from tradewind.datasets.rows import Rows
 from tradewind.datasets.token_rows import open_unpacked
 from tradewind.marin.zephyr.conversion import converted
 from tradewind.storage import file_system_at
-from tradewind.text import truncated_repr
+from tradewind.text import single_line, truncated_repr
 
 __all__ = [
     "SUPPORTED_EXTENSIONS", "Dataset", "accept_old_calls", "atomic_rename", "create_backend", "flow_backend",
@@ -117,9 +117,11 @@ def create_backend(
     """Return a backend of this kind: ``ray``, ``threadpool``, ``sync``, or ``auto`` for what ``flow_backend`` takes."""
     if backend_type == "auto":
         return flow_backend(max_parallelism, memory, **options)
-    return _with_conversion(
-        backends.create_backend(backend_type, max_parallelism, memory, **_effective(options))  # type: ignore[arg-type]
-    )
+    try:
+        made = backends.create_backend(backend_type, max_parallelism, memory, **_effective(options))  # type: ignore[arg-type]
+    except TypeError as error:
+        raise ValueError(f"create_backend: {single_line(error).removeprefix('Backend.__init__() ')}.") from error
+    return _with_conversion(made)
 
 
 def _effective(options: dict[str, Any]) -> dict[str, Any]:
