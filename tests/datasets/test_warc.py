@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import re
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import brotli
 import fsspec
 import pytest
 import zstandard
+from fastwarc.stream_io import ZstdWriter, zstd_train_dictionary_from_samples
 
 from tests.datasets.warcs import PAGE, record, response
 from tradewind.datasets import Backend, Dataset, PipelineError, load_warc
@@ -90,6 +92,7 @@ def test_body_is_decoded_as_headers_say(tmp_path: Path, case: str) -> None:
 
 
 LARGE = gzip.compress(b"\0" * (MAX_LINE_BYTES + 1), 9)
+LARGE_ZSTD = zstandard.compress(b"\0" * (MAX_LINE_BYTES + 1))
 LONG_HEAD = "X: " + "y" * (1 << 18)
 
 BARE = b"WARC/1.1\r\nWARC-Type: response\r\nContent-Length: 23\r\n\r\nHTTP/1.0 404\nA: b\n\nPage\r\n\r\n"
@@ -126,6 +129,26 @@ def test_bad_record_is_told_or_left_out(tmp_path: Path, case: str) -> None:
     for on_error in ("skip", "quarantine"):
         found = read(path, on_error)
         assert ([row["payload"] for row in found], found.rejected) == ([b"last", b"last"], 1)
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_dictionary_of_zstd_file_is_used_and_bounded(tmp_path: Path, is_packed: bool) -> None:
+    records = [response(b"<p>%d" % number * 9, url=f"http://a.org/{number}") for number in range(200)]
+    dictionary = zstd_train_dictionary_from_samples(records, 2048)
+    content = io.BytesIO()
+    writer = ZstdWriter(content, dictionary=dictionary, compress_dictionary_frame=is_packed)
+    for each in records:
+        writer.write(each)
+        writer.finish()
+        writer.flush()
+    assert len(payloads(file_with(tmp_path, content.getvalue(), ".zst"))) == 200
+    bomb = LARGE_ZSTD if is_packed else b""
+    head = b"\x5d\x2a\x4d\x18" + (len(bomb) or 1 << 30).to_bytes(4, "little")
+    told = (
+        "its dictionary cannot be read: its body has more" if is_packed else "its dictionary has more than 33,554,432"
+    )
+    with pytest.raises(PipelineError, match=told):
+        read(file_with(tmp_path, head + bomb, ".zst"))
 
 
 def test_record_with_the_least_header_is_read(tmp_path: Path) -> None:

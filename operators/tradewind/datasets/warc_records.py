@@ -7,17 +7,22 @@ before and after its HTTP body is decoded.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any, Final, cast
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO, Any, Final, cast
 
 from tradewind.datasets.dataset import record_types_of
 from tradewind.datasets.http_bodies import BodyError, decode_body
 from tradewind.datasets.rows import RowError, Rows
 from tradewind.datasets.token_rows import MAX_LINE_BYTES, open_unpacked
+from tradewind.storage import open_file
 from tradewind.text import single_line
 
 _HEAD_END: Final = re.compile(rb"\r?\n\r?\n")
 _STATUS: Final = re.compile(r"HTTP/[0-9.]+[ \t]+([0-9]{3})(?![0-9])")
+_DICTIONARY: Final = b"\x5d\x2a\x4d\x18"
+"""Begins a frame that zstd skips, in which WARC files have their dictionary."""
+_ZSTD: Final = b"\x28\xb5\x2f\xfd"
 _MAX_HEAD_BYTES: Final = 1 << 18
 
 
@@ -31,10 +36,9 @@ def warc_rows(rows: Rows, path: str, record_types: Sequence[str]) -> Iterator[di
     from fastwarc.warc import ArchiveIterator
 
     kinds = record_types_of(record_types)
-    with open_unpacked(path) as file:
+    with _opened(path) as (stream, unpacked):
         # The library would not tell that a packed file is cut, and ends after a body that it fails to decode.
-        stream = _Stream(file)
-        records = ArchiveIterator(cast(Any, stream), parse_http=False, stream_detect=False)
+        records = ArchiveIterator(unpacked, parse_http=False, stream_detect=False)
         for number, record in enumerate(records, 1):
             url, kind = _url(record), record.headers.get("WARC-Type")
             if kind is None or not (record.headers.get("Content-Length") or "").strip().isdecimal():
@@ -60,19 +64,52 @@ def warc_rows(rows: Rows, path: str, record_types: Sequence[str]) -> Iterator[di
             raise stream.error
 
 
+@contextmanager
+def _opened(path: str) -> Iterator[tuple[_Stream, Any]]:
+    """Open a file, and its unpacked content; a file packed by zstd may begin with a dictionary."""
+    if not path.endswith((".zst", ".zstd")):
+        with open_unpacked(path) as file:
+            stream = _Stream(file.read1)  # not beyond a damaged member, before which are whole records
+            yield stream, stream
+        return
+    from fastwarc.stream_io import ZstdReader
+
+    with open_file(path) as file:
+        head, dictionary = file.read(8), None
+        if head.startswith(_DICTIONARY):
+            head, dictionary = b"", _dictionary(file, int.from_bytes(head[4:], "little"))
+        stream = _Stream(file.read, head)
+        yield stream, ZstdReader(cast(Any, stream), dictionary=dictionary)
+
+
+def _dictionary(file: IO[bytes], length: int) -> bytes:
+    """Return the dictionary, which may itself be packed."""
+    if length > MAX_LINE_BYTES:
+        raise OSError(f"its dictionary has more than {MAX_LINE_BYTES:,} bytes")
+    content = file.read(length)
+    if not content.startswith(_ZSTD):
+        return content
+    try:
+        return decode_body(content, {"content-encoding": "zstd"}, MAX_LINE_BYTES)
+    except BodyError as error:
+        raise OSError(f"its dictionary cannot be read: {error}") from error
+
+
 class _Stream:
     """A file for the library, which reads ahead: where it cannot be read on, it ends, after the records before that."""
 
-    def __init__(self, file: Any) -> None:
-        self._file = file
+    def __init__(self, read: Callable[[int], bytes], head: bytes = b"") -> None:
+        self._read = read
+        self._head = head
         self._at = 0
         self.error: Exception | None = None
 
     def read(self, size: int) -> bytes:
+        data, self._head = self._head, b""
         try:
-            data: bytes = b"" if self.error else self._file.read1(size)
+            data = data or (b"" if self.error else self._read(size))
         except Exception as error:
-            self.error, data = error, b""
+            self.error = error
         self._at += len(data)
         return data
 
