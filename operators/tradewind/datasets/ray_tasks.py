@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -54,7 +56,8 @@ class RayTasks:
         import ray
 
         self._ray = ray
-        self._work = ray.put(work)
+        self._key = uuid.uuid4().hex
+        self._work = ray.put(_Packed(ray.cloudpickle.dumps(work)))
         self._shards: dict[Any, int] = {}
         options: dict[str, Any] = {
             "num_cpus": backend.num_cpus,
@@ -67,7 +70,7 @@ class RayTasks:
 
     def submit(self, shard: int) -> None:
         """Begin a shard."""
-        self._shards[self._task.remote((self._work,), shard)] = shard
+        self._shards[self._task.remote(self._key, self._work, shard)] = shard
 
     def wait(self, timeout_s: float) -> Sequence[Outcome]:
         """Return what has ended; wait at most ``timeout_s`` for the first."""
@@ -83,8 +86,6 @@ class RayTasks:
             return ShardFailure(shard, about, trace=single_line(error))
         except self._ray.exceptions.RayTaskError as error:  # the task could not even begin
             cause = error.cause if isinstance(error.cause, Exception) else error
-            if isinstance(cause, self._ray.exceptions.RayError) and cause is not error:
-                return self._lost(shard, cause)
             return ShardFailure(
                 shard,
                 f"{type(cause).__name__}: {single_line(cause)}",
@@ -93,12 +94,8 @@ class RayTasks:
                 ends_stage=True,
             )
         except self._ray.exceptions.RayError as error:
-            return self._lost(shard, error)
+            return ShardFailure(shard, f"lost: {type(error).__name__}", trace=single_line(error), is_loss=True)
         return outcome
-
-    @staticmethod
-    def _lost(shard: int, error: Exception) -> ShardFailure:
-        return ShardFailure(shard, f"lost: {type(error).__name__}", trace=single_line(error), is_loss=True)
 
     def close(self) -> None:
         """End the tasks that still run."""
@@ -106,14 +103,21 @@ class RayTasks:
             self._ray.cancel(ref, force=True)
 
 
-def _run_shared(shared: tuple[Any], shard: int) -> Outcome:
-    """Process a shard of a stage, whose functions may hold much: each worker unpacks them once."""
-    import ray
+class _Packed:
+    """A pickled stage, which tasks read where their node holds it; Ray itself would unpack the stage for each task."""
 
-    (ref,) = shared  # Ray would unpack it for each task if it were an argument itself
-    if (key := ref.hex()) not in _held:
+    def __init__(self, data: Any) -> None:
+        self.data = data
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return _Packed, (pickle.PickleBuffer(self.data),)
+
+
+def _run_shared(key: str, packed: _Packed, shard: int) -> Outcome:
+    """Process a shard of a stage, whose functions may hold much: each worker unpacks them once."""
+    if key not in _held:
         _held.clear()
-        _held[key] = ray.get(ref)
+        _held[key] = pickle.loads(packed.data)
     return run_shard(_held[key], shard)
 
 
