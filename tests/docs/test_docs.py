@@ -93,7 +93,20 @@ files = pathlib.Path("outputs").glob("best-*/part-*.parquet")
 texts = [text for file in files for text in parquet.read_table(file)["text"].to_pylist()]
 print(len(texts), "documents,", sum("buy" in text for text in texts), "of the web")
 """
+CLEAN = """
+import pathlib
+from pyarrow import parquet
+outputs = pathlib.Path("outputs")
+print([text for file in outputs.glob("clean-*/part-*") for text in parquet.read_table(file)["text"].to_pylist()])
+print([file.read_text().splitlines()[-1] for file in outputs.glob("overlap-*/overlap.md")])
+"""
+CHATS = """
+import gzip, pathlib
+print(*[gzip.decompress(file.read_bytes()).decode() for file in pathlib.Path("outputs").glob("chats_again-*/*.gz")])
+"""
 OTHER = {
+    "= decontaminate(": (CLEAN, "['A page about knots.']\n['| sailing | 1 | 1 | 1 (100.0%) |']\n"),
+    "= chats_to_documents(": (CHATS, '"content":"Two."}],"id":1,"score":0.9}\n'),
     "= train_classifier(": (BEST, "30 documents, 0 of the web\n"),
     'attribute="own"': ("", "scores\n"),
     "= deduplicate_fuzzy(": (NEAR, "['Another page, about knots.']\n"),
