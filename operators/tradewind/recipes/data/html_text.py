@@ -217,7 +217,7 @@ def html_to_text(
         source: Name of the collection; the default is the row's own ``source``, if it has one.
         max_page_bytes: Larger pages fail.
         max_page_seconds: Pages whose text takes more CPU time fail.
-        options: Of ``dataset_step``; ``on_error`` is ``"skip"`` by default.
+        options: Of ``dataset_step``; by default ``on_error="skip"`` and ``memory="2GB"``.
 
     Raises:
         ValueError: An argument does not take its value.
@@ -239,7 +239,7 @@ def html_to_text(
         this_output_path(),
         **{field: versioned_value(value) for field, value in given.items()},
     )
-    about = {"description": f"Texts of web pages by {chosen.name}.", "on_error": "skip", "memory": "3GB"}
+    about = {"description": f"Texts of web pages by {chosen.name}.", "on_error": "skip", "memory": "2GB"}
     return dataset_step(name, texts_of_pages, config, finish=write_stats, **(about | options))
 
 
