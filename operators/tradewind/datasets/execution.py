@@ -292,17 +292,17 @@ class _Run:
         self._remove_unfinished(stage)
 
     def _check_some_left(self, stage: Stage) -> None:
-        """Refuse a stage all of whose rows failed, and remove its files, which another run would take for made."""
+        """Refuse a stage in which rows failed and none is left; remove its files, else another run takes them."""
         done = [result for _, result in sorted(self._done[stage.number].items())]
         failed = [result for result in done if result.rejected]
-        if not failed or any(result.rows or result.dropped for result in done):
+        if not failed or any(result.rows for result in done):
             return
         for result in failed:
             for path in (result.path, record_path(self._folder(stage), result.shard)):
                 remove_file(*file_system_at(path))
         rejected, why = sum(result.rejected for result in failed), failed[0].rejection.rstrip(".")
         kept = f" They are in {self._quarantine}." if self._backend.on_error == "quarantine" else ""
-        raise PipelineError(f"{stage.name}: all {rejected:,} rows failed, and no output is left: {why}.{kept}")
+        raise PipelineError(f"{stage.name}: {rejected:,} rows failed, and none is left: {why}.{kept}")
 
     def _remove_unfinished(self, stage: Stage) -> None:
         """Remove what killed workers left of this stage's files."""

@@ -10,10 +10,10 @@ def is_long(row):
 
 With ``on_error="skip"`` or ``"quarantine"`` rows that fail are left out: lines and members that cannot be read, rows
 for which the function of ``map``, ``flat_map``, ``filter``, the key of ``group_by`` or the combiner of a join fails,
-keys whose reducer fails, and rows without a form in JSON lines or bytes. A row goes with all
-that was made of it. Always an error is what no single row is to blame for: a file that cannot be read on, a function of
-a whole shard, rows that cannot be ordered or fit no schema, mistakes in code such as a missing module or name, and that
-all rows fail.
+keys whose reducer fails, and rows without a form in JSON lines or bytes. A row goes with all that was made of it.
+Always an error is what no single row is to blame for: a file that cannot be read on, a function of a whole shard, rows
+that cannot be ordered or fit no schema, mistakes in code such as a missing module or name, and that rows fail and none
+is left.
 """
 
 from __future__ import annotations
@@ -134,11 +134,6 @@ class Rows:
         """Number of rows that failed and were left out."""
         return self._tally["rejected"]
 
-    @property
-    def dropped(self) -> int:
-        """Number of rows of which a function made none, without an error; counted only if rows may fail."""
-        return self._tally["dropped"]
-
     def beside(self) -> Rows:
         """Return the state for the other side of a join: another place, the same counts."""
         return copy.copy(self)
@@ -222,7 +217,6 @@ class Rows:
         except Exception as error:
             self.reject(error)
             return
-        self._tally["dropped"] += not held
         yield from held
         yield from results
 
@@ -230,11 +224,7 @@ class Rows:
         """Keep the rows for which ``fn`` is true."""
         if self.on_error == "raise":
             return (row for row in rows if fn(row))
-        return (row for row, keep in self._guarded(lambda row: (row, fn(row)), rows) if keep or self._drop())
-
-    def _drop(self) -> bool:
-        self._tally["dropped"] += 1
-        return False
+        return (row for row, keep in self._guarded(lambda row: (row, fn(row)), rows) if keep)
 
 
 current_rows: Final[ContextVar[Rows | None]] = ContextVar("tradewind_rows", default=None)

@@ -88,7 +88,6 @@ class ShardResult:
         seconds: How long it took.
         counters: What the user's functions counted.
         on_error: What happened to rows that failed.
-        dropped: Rows of which a function made none, without an error.
         rejection: Why the first row that was left out failed.
     """
 
@@ -103,7 +102,6 @@ class ShardResult:
     seconds: float = 0.0
     counters: Mapping[str, int] = field(default_factory=dict)
     on_error: str = "raise"
-    dropped: int = 0
     rejection: str = ""
 
 
@@ -343,7 +341,6 @@ def _written(work: StageWork, shard: int, rows: Rows, stream: Iterator[Any], sta
         seconds,
         dict(rows.counters),
         rows.on_error,
-        rows.dropped,
         rows.first_rejection,
     )
 
