@@ -27,8 +27,10 @@ from tradewind.recipes.data import (
     MaskPii,
     consolidate,
     deduplicate_exact,
+    deduplicate_fuzzy,
     filter_documents,
     from_dolma,
+    html_to_text,
     normalize,
     to_dolma,
 )
@@ -451,11 +453,13 @@ DOCUMENTS: dict[str, Callable[[ExecutorStep], ExecutorStep]] = {
         "clean", pages, [FilterConfig("remove_doc", deduplicate_exact("equal", pages), "duplicate_document")]
     ),
     "to_dolma": lambda pages: to_dolma("dolma", pages),
+    "html_to_text": lambda pages: html_to_text("texts", pages, html_field="text", extractor="markdownify"),
     "from_dolma": lambda pages: from_dolma("back", to_dolma("dolma", pages), shards=2),
     "dataset_step": lambda pages: dataset_step("own", own_rows, {"to": this_output_path()}),
 }
 ATTRIBUTES: dict[str, Callable[[ExecutorStep], ExecutorStep]] = {
     "documents": lambda pages: deduplicate_exact("equal", pages),
+    "clusters": lambda pages: deduplicate_fuzzy("similar", pages),
     "measures": lambda pages: filter_documents("measures", pages, [C4()], keep_attributes=True),
     "lines": lambda pages: ExecutorStep("lines", write_attributes, {"to": this_output_path()}),
 }
@@ -481,6 +485,7 @@ def test_each_set_of_documents_is_tokenized(root: Path, folder: Path, recipe: st
 
 @pytest.mark.parametrize("kind", ATTRIBUTES)
 def test_attributes_of_documents_are_refused(root: Path, folder: Path, kind: str) -> None:
-    told = "part.* has no 'text': .*'id', 'attributes'. Join attributes with their documents by consolidate"
+    hint = "" if kind == "clusters" else ".*'id', 'attributes'. Join attributes with their documents by consolidate"
+    told = f"part.* has no 'text': {hint}"
     with pytest.raises(ValueError, match=told):
         made_of_pages(ATTRIBUTES[kind], root, folder)
