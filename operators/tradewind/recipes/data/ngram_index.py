@@ -250,7 +250,7 @@ class NgramIndex:
     def label(self, item: int) -> str:
         """Return the name of an item."""
         begin = int(self._label_ends[item - 1]) if item else 0
-        return self._labels[begin : int(self._label_ends[item])].tobytes().decode()
+        return str(self._labels[begin : int(self._label_ends[item])].tobytes(), "utf-8")
 
 
 _loading: Final = threading.Lock()
