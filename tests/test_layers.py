@@ -36,7 +36,7 @@ LAYERS: dict[str, set[str]] = {
     "datasets": {"text", "steps", "storage", "records", "serialization", "plans", "attempts"},
     "runtime": {"text", "machine", "steps", "storage", "cloud_tpu", "records", "serialization", "attempts"},
     "fleet": {"text", "machine", "storage", "cloud_tpu", "ray_jobs", "records", "runtime"},
-    "recipes": {"text", "steps", "storage", "cloud_tpu", "datasets", "records", "plans", "runtime"},
+    "recipes": {"_version", "text", "steps", "storage", "cloud_tpu", "datasets", "records", "plans", "runtime"},
     "rehearsal": {"text", "timeouts", "storage", "cloud_tpu", "records", "runtime"},
     "links": {"ray_jobs"},
     "deployment": {"steps", "storage", "ray_jobs", "cloud_tpu", "fleet", "plans", "serialization"},

@@ -34,7 +34,7 @@ def texts(count: int, words: int, seed: int) -> list[str]:
 
 def measure_minhash(count: int, sizes: Sequence[tuple[int, int]], rounds: int) -> dict[str, Any]:
     """Return bytes, and for each number of bands and of rows CPU seconds of each round, ours and the peer's."""
-    from tradewind.recipes.data.minhash import MinHash
+    from tradewind.recipes.data.duplicates.minhash import MinHash
 
     given = texts(count, 800, 0)
     found: dict[str, Any] = {"bytes": sum(len(text.encode()) for text in given)}
@@ -64,8 +64,8 @@ def _peer(python: str, file: Path, bands: int, rows: int) -> float:
 def measure_fuzzy(documents: int, shards: int) -> dict[str, Any]:
     """Return bytes, CPU seconds of the signatures alone, seconds of the whole, and what was found."""
     from tradewind.datasets import create_backend, set_flow_backend
-    from tradewind.recipes.data import minhash
-    from tradewind.recipes.data.fuzzy_duplicates import FuzzyConfig, find_fuzzy_duplicates, write_stats
+    from tradewind.recipes.data.duplicates import minhash
+    from tradewind.recipes.data.duplicates.fuzzy import FuzzyConfig, find_fuzzy_duplicates, write_stats
 
     with tempfile.TemporaryDirectory() as folder, on_ray(folder):
         given = _write_set(f"{folder}/set", documents, shards)

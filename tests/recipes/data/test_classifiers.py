@@ -25,10 +25,10 @@ from tradewind.recipes.data import (
     score_documents,
     train_classifier,
 )
-from tradewind.recipes.data.classifier_models import description
-from tradewind.recipes.data.fasttext_models import plain_line
-from tradewind.recipes.data.hashed_models import HashedModel
-from tradewind.recipes.data.training_samples import is_held_out, sampled_texts
+from tradewind.recipes.data.quality.classifier_models import description
+from tradewind.recipes.data.quality.fasttext_models import plain_line
+from tradewind.recipes.data.quality.hashed_models import HashedModel
+from tradewind.recipes.data.quality.training_samples import is_held_out, sampled_texts
 from tradewind.steps import ExecutorStep, resolve
 
 INPUTS = Path(__file__).parent / "inputs"

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tradewind.recipes.data.crawl_addresses import AddressError, check_ip, parse_address
-from tradewind.recipes.data.crawl_robots import parse_robots
+from tradewind.recipes.data.crawling.addresses import AddressError, check_ip, parse_address
+from tradewind.recipes.data.crawling.robots import parse_robots
 
 SPELLINGS = [
     ("http://Example.COM", "http://example.com/"),

@@ -21,8 +21,8 @@ from pyarrow import parquet
 from tests.recipes.data.steps import check_snapshot, run
 from tradewind.datasets import PipelineError
 from tradewind.recipes.data import Evaluation, FilterConfig, consolidate, decontaminate, normalize
-from tradewind.recipes.data.ngram_index import Items, _loaded, load_index, pack_index, read_header
-from tradewind.recipes.data.words import word_hashes, word_spans
+from tradewind.recipes.data.overlap.ngram_index import Items, _loaded, load_index, pack_index, read_header
+from tradewind.recipes.data.overlap.words import word_hashes, word_spans
 from tradewind.steps import ExperimentError
 from tradewind.steps.resolution import resolve
 
@@ -280,7 +280,7 @@ def test_second_attempt_makes_nothing_again(tmp_path: Path, capsys: pytest.Captu
 def test_long_texts_have_the_same_words(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "Größe a_b x" * 50 + "y" * 100
     expected = word_hashes(text).tolist()
-    monkeypatch.setattr("tradewind.recipes.data.words._MAX_LISTED", 10)
+    monkeypatch.setattr("tradewind.recipes.data.overlap.words._MAX_LISTED", 10)
     assert word_hashes(text).tolist() == expected
 
 
@@ -311,7 +311,7 @@ def test_evaluation_may_be_the_output_of_a_step(tmp_path: Path) -> None:
 
 
 def test_too_many_words_of_evaluations_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tradewind.recipes.data.ngram_index.MAX_WORDS", 20)
+    monkeypatch.setattr("tradewind.recipes.data.overlap.ngram_index.MAX_WORDS", 20)
     with pytest.raises(PipelineError, match="evaluations: the evaluations have more than 20 words: divide them"):
         run(decontaminate("d", DOCUMENTS, [SAILING, CLOZE], ngram=5), tmp_path)
 

@@ -15,7 +15,7 @@ from tests.recipes.data.steps import check_snapshot, run
 from tradewind.datasets import PipelineError
 from tradewind.recipes.data import deduplicate_exact, normalize
 from tradewind.recipes.data.document_sets import document_schema
-from tradewind.recipes.data.duplicates import _paragraphs
+from tradewind.recipes.data.duplicates.exact import _paragraphs
 from tradewind.steps import ExecutorStep
 
 INPUTS = Path(__file__).parent / "inputs"

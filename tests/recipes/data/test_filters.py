@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from tradewind.datasets import Backend, PipelineError
-from tradewind.recipes.data.filter_rules import C4, GopherQuality, GopherRepetition, Rule
-from tradewind.recipes.data.filters import RULES, FilterDocumentsConfig, filter_documents, filtered_documents
-from tradewind.recipes.data.pii import mask_pii
+from tradewind.recipes.data.quality.filter_rules import C4, GopherQuality, GopherRepetition, Rule
+from tradewind.recipes.data.quality.filters import RULES, FilterDocumentsConfig, filter_documents, filtered_documents
+from tradewind.recipes.data.quality.pii import mask_pii
 from tradewind.steps import RunValues, resolve, run_param
 
 PROSE = "The ship of the line sailed on the evening tide, and a gull flew over it."

@@ -23,8 +23,8 @@ from tradewind.datasets.backends import Workers
 from tradewind.datasets.pipeline_step import run_dataset_step
 from tradewind.datasets.shard_task import StageWork
 from tradewind.recipes.data import FilterConfig, consolidate, deduplicate_fuzzy, normalize
-from tradewind.recipes.data.components import connected_components, edge_schema
-from tradewind.recipes.data.minhash import MinHash, similarity
+from tradewind.recipes.data.duplicates.components import connected_components, edge_schema
+from tradewind.recipes.data.duplicates.minhash import MinHash, similarity
 from tradewind.steps.resolution import resolve
 
 NEAR = Path(__file__).parent / "near"
@@ -108,7 +108,7 @@ def test_long_texts_are_compared_by_a_part(monkeypatch: pytest.MonkeyPatch) -> N
     text = " ".join(draw.choices(WORDS, k=40_000))
     other = text[: len(text) * 9 // 10] + " ".join(draw.choices(WORDS, k=4_000))
     exact = similarity(text, other, 5)
-    monkeypatch.setattr("tradewind.recipes.data.minhash._MAX_NGRAMS", 20_000)
+    monkeypatch.setattr("tradewind.recipes.data.duplicates.minhash._MAX_NGRAMS", 20_000)
     assert similarity(text, other, 5) != exact
     assert abs(similarity(text, other, 5) - exact) < 0.03
 
@@ -126,7 +126,7 @@ def test_pairs_are_found_as_often_as_expected(minhash: MinHash) -> None:
 
 
 def test_library_with_other_signatures_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tradewind.recipes.data.minhash._KNOWN_BUCKET", 1)
+    monkeypatch.setattr("tradewind.recipes.data.duplicates.minhash._KNOWN_BUCKET", 1)
     with pytest.raises(ValueError, match="installed marin-dupekit makes other signatures than dupekit 0.1: install"):
         MinHash.check_library()
 

@@ -21,9 +21,10 @@ from tests.datasets.warcs import record, response
 from tests.recipes.data.steps import check_snapshot, run
 from tests.support.waiting import until
 from tradewind.datasets import PipelineError
-from tradewind.recipes.data import Markdownify, Resiliparse, Trafilatura, html_extraction, html_to_text, normalize
-from tradewind.recipes.data.html_extraction import ExtractionError, ExtractorProcess
-from tradewind.recipes.data.html_pages import decoded_html
+from tradewind.recipes.data import Markdownify, Resiliparse, Trafilatura, html_to_text, normalize
+from tradewind.recipes.data.html import extraction
+from tradewind.recipes.data.html.extraction import ExtractionError, ExtractorProcess
+from tradewind.recipes.data.html.pages import decoded_html
 from tradewind.steps import ExperimentError, resolve
 
 ROOT = Path(__file__).parents[3]
@@ -68,7 +69,7 @@ def test_texts_of_pages_are_those_of_the_snapshot(tmp_path: Path, name: str) -> 
     for page, encoding in CRAWLED.items():
         html = (INPUTS / f"{page}.html").read_text().encode(encoding)
         html_text = decoded_html(html, "text/html; charset=utf-8" if page == "article" else None)
-        text = html_extraction.EXTRACTORS[name.partition("_")[0]](html_text, vars(extractor))
+        text = extraction.EXTRACTORS[name.partition("_")[0]](html_text, vars(extractor))
         (tmp_path / "texts" / page).write_text(text.strip() + "\n")
     check_snapshot(f"html_{name}", tmp_path / "texts", INPUTS)
 
@@ -272,8 +273,8 @@ def process_for(extractor: Any, max_cpu_seconds: int) -> ExtractorProcess:
 def test_kernel_ends_process_of_page_beyond_limits() -> None:
     with process_for(Resiliparse(), 1) as process:
         assert "A sentence" in process.text_of(PAGE.encode())
-        (child,) = [each for each in psutil.Process().children() if "html_extraction" in " ".join(each.cmdline())]
-        assert child.rlimit(psutil.RLIMIT_AS)[0] == html_extraction.MAX_MEMORY_BYTES
+        (child,) = [each for each in psutil.Process().children() if "html/extraction" in " ".join(each.cmdline())]
+        assert child.rlimit(psutil.RLIMIT_AS)[0] == extraction.MAX_MEMORY_BYTES
         with pytest.raises(ExtractionError, match="took more than 1 s of CPU time"):
             process.text_of(NESTED)
         assert not child.is_running()
@@ -285,7 +286,7 @@ def test_page_is_read_again_when_its_process_is_killed() -> None:
     with process_for(Resiliparse(), 9) as process:
         for _ in range(2):
             assert "A sentence" in process.text_of(PAGE.encode())
-            (child,) = [each for each in psutil.Process().children() if "html_extraction" in " ".join(each.cmdline())]
+            (child,) = [each for each in psutil.Process().children() if "html/extraction" in " ".join(each.cmdline())]
             child.kill()
 
 
@@ -324,7 +325,7 @@ ABSURD = [
 def test_absurd_pages_end_no_process(extractor: Any) -> None:
     with process_for(extractor, 20) as process:
         process.text_of(PAGE.encode())
-        (child,) = [each for each in psutil.Process().children() if "html_extraction" in " ".join(each.cmdline())]
+        (child,) = [each for each in psutil.Process().children() if "html/extraction" in " ".join(each.cmdline())]
         for html in ABSURD:
             with suppress(ExtractionError):
                 process.text_of(html).encode()

@@ -19,8 +19,8 @@ from tradewind.datasets.files import join, write_json
 from tradewind.datasets.rows import RowError, current_rows
 from tradewind.datasets.token_inputs import ENDINGS, InputFile, input_files
 from tradewind.recipes.data.document_sets import dataset_of, part_pattern, path_input
-from tradewind.recipes.data.html_extraction import ExtractionError, ExtractorProcess
-from tradewind.recipes.data.html_pages import Page, decoded_html, page_of_member, page_of_record, page_of_row
+from tradewind.recipes.data.html.extraction import ExtractionError, ExtractorProcess
+from tradewind.recipes.data.html.pages import Page, decoded_html, page_of_member, page_of_record, page_of_row
 from tradewind.recipes.model_spec import versioned_value
 from tradewind.recipes.steps import naming_step
 from tradewind.steps import ExecutorStep, this_output_path

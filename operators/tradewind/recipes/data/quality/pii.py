@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, Final
 
-from tradewind.recipes.data.filter_rules import Rule
+from tradewind.recipes.data.quality.filter_rules import Rule
 
 _EMAIL: Final = r"[A-Za-z0-9_%+-]+(?:\.[A-Za-z0-9_%+-]+)*@(?:[A-Za-z0-9-]+\.)+[A-Za-z]{2,24}"
 _IPV4: Final = r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}"

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from tradewind.datasets import Dataset, ShardInfo, dataset_step
 from tradewind.datasets.rows import RowError
-from tradewind.recipes.data.classifier_models import Classifier, classifier_at
 from tradewind.recipes.data.document_sets import attribute_schema, part_pattern, path_input, read_set, set_files
+from tradewind.recipes.data.quality.classifier_models import Classifier, classifier_at
 from tradewind.recipes.model_spec import versioned_value
 from tradewind.recipes.steps import naming_step
 from tradewind.steps import ExecutorStep, this_output_path

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tradewind.datasets.rows import RowError
-from tradewind.recipes.data.fasttext_models import PREFIX, whole
+from tradewind.recipes.data.quality.fasttext_models import PREFIX, whole
 from tradewind.steps.fields import FieldRule, number
 from tradewind.text import single_line
 

@@ -21,8 +21,16 @@ from tradewind.datasets.files import basename, join
 from tradewind.datasets.rows import RowError, selected
 from tradewind.datasets.token_inputs import InputFile, input_files
 from tradewind.recipes.data.document_sets import attribute_schema, dataset_of, path_input, set_files
-from tradewind.recipes.data.filter_rules import C4, FineWeb, GopherQuality, GopherRepetition, Length, Rule, rule_of
-from tradewind.recipes.data.pii import MaskPii
+from tradewind.recipes.data.quality.filter_rules import (
+    C4,
+    FineWeb,
+    GopherQuality,
+    GopherRepetition,
+    Length,
+    Rule,
+    rule_of,
+)
+from tradewind.recipes.data.quality.pii import MaskPii
 from tradewind.recipes.steps import naming_step
 from tradewind.steps import ExecutorStep, this_output_path, versioned
 from tradewind.steps.fields import FLAG, PATH, check_fields

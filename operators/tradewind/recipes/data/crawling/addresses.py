@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urljoin, urlsplit
 
-from tradewind.recipes.data.crawl_robots import normalized_escapes
+from tradewind.recipes.data.crawling.robots import normalized_escapes
 
 MAX_ADDRESS_CHARS: Final = 8192
 _PORTS: Final = {"http": 80, "https": 443}

@@ -24,11 +24,18 @@ from tradewind.datasets import Dataset, ShardInfo, dataset_step
 from tradewind.datasets.execution import SCRATCH_FOLDER, Results
 from tradewind.datasets.files import atomic_writer, join, read_json, write_json
 from tradewind.datasets.rows import RowError
-from tradewind.recipes.data.classifier_measures import measures
-from tradewind.recipes.data.classifier_models import DESCRIPTION, FASTTEXT, FILES, KINDS, Classifier, description
 from tradewind.recipes.data.document_sets import path_input
-from tradewind.recipes.data.fasttext_models import MAX_WHOLE, PREFIX, check_trainable, plain_line, whole
-from tradewind.recipes.data.training_samples import ClassifierData, is_held_out, sampled_texts
+from tradewind.recipes.data.quality.classifier_measures import measures
+from tradewind.recipes.data.quality.classifier_models import (
+    DESCRIPTION,
+    FASTTEXT,
+    FILES,
+    KINDS,
+    Classifier,
+    description,
+)
+from tradewind.recipes.data.quality.fasttext_models import MAX_WHOLE, PREFIX, check_trainable, plain_line, whole
+from tradewind.recipes.data.quality.training_samples import ClassifierData, is_held_out, sampled_texts
 from tradewind.recipes.model_spec import versioned_value
 from tradewind.recipes.steps import naming_step
 from tradewind.steps import ExecutorStep, this_output_path

@@ -30,7 +30,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from tradewind.datasets.http_bodies import decode_body
-from tradewind.recipes.data.crawl_addresses import (
+from tradewind.recipes.data.crawling.addresses import (
     Address,
     AddressError,
     Networks,
@@ -39,7 +39,7 @@ from tradewind.recipes.data.crawl_addresses import (
     literal_ip,
     parse_address,
 )
-from tradewind.recipes.data.crawl_robots import ALLOW_ALL, MAX_ROBOTS_BYTES, Robots, parse_robots
+from tradewind.recipes.data.crawling.robots import ALLOW_ALL, MAX_ROBOTS_BYTES, Robots, parse_robots
 from tradewind.text import single_line
 
 REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})

@@ -15,8 +15,8 @@ from tradewind.datasets.files import basename, join
 from tradewind.datasets.rows import RowError, selected
 from tradewind.datasets.token_inputs import InputFile, input_files
 from tradewind.recipes.data.document_sets import dataset_of, part_pattern, path_input
-from tradewind.recipes.data.ngram_index import IndexHeader, Items, pack_index, read_header
-from tradewind.recipes.data.words import word_hashes
+from tradewind.recipes.data.overlap.ngram_index import IndexHeader, Items, pack_index, read_header
+from tradewind.recipes.data.overlap.words import word_hashes
 from tradewind.recipes.model_spec import versioned_value
 from tradewind.steps.fields import PATH, SOME_TEXT, FieldRule, check_fields
 from tradewind.steps.placeholders import VersionedValue

@@ -28,7 +28,7 @@ from tradewind.datasets.files import join, read_json, write_json
 from tradewind.datasets.rows import selected
 from tradewind.datasets.token_inputs import ENDINGS, input_files
 from tradewind.datasets.token_rows import MAX_LINE_BYTES, WHOLE, lines_of, open_unpacked
-from tradewind.recipes.data.crawl_addresses import MAX_ADDRESS_CHARS, AddressError, parse_address
+from tradewind.recipes.data.crawling.addresses import MAX_ADDRESS_CHARS, AddressError, parse_address
 from tradewind.recipes.data.document_sets import dataset_of, part_pattern, path_input
 from tradewind.recipes.model_spec import versioned_value
 from tradewind.recipes.steps import naming_step
@@ -38,7 +38,7 @@ from tradewind.steps.fields import PATH, SOME_TEXT, TEXTS, FieldRule, check_fiel
 from tradewind.text import single_line, truncated_repr
 
 if TYPE_CHECKING:
-    from tradewind.recipes.data.crawl_client import FetchRules, Outcome
+    from tradewind.recipes.data.crawling.client import FetchRules, Outcome
 
 CONTENT_TYPES: Final = ("text/html", "application/xhtml+xml", "text/plain")
 FETCHED: Final = "fetched"
@@ -373,7 +373,7 @@ class _Fetch:
 
     def __call__(self, rows: Iterator[_Row], shard: ShardInfo) -> Iterator[bytes]:
         # Imported here, so that a crawl continues with another version of the client.
-        from tradewind.recipes.data.crawl_client import fetch
+        from tradewind.recipes.data.crawling.client import fetch
 
         file = part_pattern(self.folder, ".warc.gz").format(shard=shard.shard_idx, total=shard.total_shards)
         yield _warc_info(self.decides["user_agent"])
@@ -388,7 +388,7 @@ class _Fetch:
             yield from _records(fetched, file)
 
     def _rules(self) -> FetchRules:
-        from tradewind.recipes.data.crawl_client import FetchRules
+        from tradewind.recipes.data.crawling.client import FetchRules
 
         pace = read_json(join(self.output_path, _STATE, "pace.json"))
         agent = _USER_AGENT.fullmatch(self.decides["user_agent"])

@@ -6,8 +6,8 @@ import itertools
 from pathlib import Path
 from typing import Any, Final
 
-from tradewind.recipes.data.classifier_models import Model
-from tradewind.recipes.data.fasttext_models import PREFIX
+from tradewind.recipes.data.quality.classifier_models import Model
+from tradewind.recipes.data.quality.fasttext_models import PREFIX
 
 _BATCH: Final = 1_000
 _THRESHOLDS: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)

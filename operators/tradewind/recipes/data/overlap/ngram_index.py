@@ -150,7 +150,7 @@ def _runs(items: Items, length: int) -> tuple[Any, Any]:
     """Return the runs, sorted, each once for an item, and the items."""
     import numpy as np
 
-    from tradewind.recipes.data.words import ngram_hashes
+    from tradewind.recipes.data.overlap.words import ngram_hashes
 
     item_of = np.repeat(np.arange(len(items.lengths), dtype=np.uint32), items.lengths)
     grams = ngram_hashes(items.words, length)

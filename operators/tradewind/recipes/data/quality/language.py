@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tradewind.datasets import Dataset, ShardInfo, counters, dataset_step
-from tradewind.recipes.data.classifier_models import FASTTEXT, Classifier, classifier_at, local_copy
 from tradewind.recipes.data.document_sets import attribute_schema, part_pattern, path_input, read_set, set_files
-from tradewind.recipes.data.fasttext_models import FastTextModel
+from tradewind.recipes.data.quality.classifier_models import FASTTEXT, Classifier, classifier_at, local_copy
+from tradewind.recipes.data.quality.fasttext_models import FastTextModel
 from tradewind.recipes.model_spec import versioned_value
 from tradewind.recipes.steps import naming_step
 from tradewind.steps import ExecutorStep, this_output_path

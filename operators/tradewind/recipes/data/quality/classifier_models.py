@@ -20,7 +20,7 @@ from tradewind.datasets.dataset import FilesSource
 from tradewind.datasets.execution import list_source
 from tradewind.datasets.files import is_remote, join
 from tradewind.datasets.rows import RowError
-from tradewind.recipes.data import fasttext_models, hashed_models
+from tradewind.recipes.data.quality import fasttext_models, hashed_models
 from tradewind.storage import file_system_at, open_file
 from tradewind.storage.bounded_read import SMALL
 from tradewind.text import quote_first_names, single_line

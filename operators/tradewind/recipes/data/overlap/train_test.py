@@ -18,7 +18,6 @@ from tradewind.datasets.execution import Results
 from tradewind.datasets.files import join, write_json, write_text
 from tradewind.datasets.readers import load_parquet
 from tradewind.datasets.token_inputs import InputFile
-from tradewind.recipes.data.decontamination import NGRAM
 from tradewind.recipes.data.document_sets import (
     PART,
     attribute_schema,
@@ -28,15 +27,16 @@ from tradewind.recipes.data.document_sets import (
     path_input,
     set_files,
 )
-from tradewind.recipes.data.evaluation_sets import (
+from tradewind.recipes.data.overlap.decontamination import NGRAM
+from tradewind.recipes.data.overlap.evaluation_sets import (
     EVALUATIONS,
     Evaluation,
     EvaluationIndex,
     counting_evaluations,
     index_evaluations,
 )
-from tradewind.recipes.data.ngram_index import IndexHeader, NgramIndex, load_index
-from tradewind.recipes.data.words import ALGORITHM, ngram_hashes, run_spans, word_hashes
+from tradewind.recipes.data.overlap.ngram_index import IndexHeader, NgramIndex, load_index
+from tradewind.recipes.data.overlap.words import ALGORITHM, ngram_hashes, run_spans, word_hashes
 from tradewind.recipes.model_spec import versioned_value
 from tradewind.recipes.steps import naming_step
 from tradewind.steps import ExecutorStep, this_output_path

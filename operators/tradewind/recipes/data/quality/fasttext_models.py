@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tradewind.datasets.rows import RowError
-from tradewind.recipes.data.fasttext_files import read_labels
+from tradewind.recipes.data.quality.fasttext_files import read_labels
 from tradewind.steps.fields import FieldRule, integer, number, one_of
 from tradewind.text import single_line
 

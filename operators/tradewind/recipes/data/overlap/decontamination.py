@@ -24,9 +24,14 @@ from tradewind.recipes.data.document_sets import (
     read_set,
     set_files,
 )
-from tradewind.recipes.data.evaluation_sets import EVALUATIONS, Evaluation, counting_evaluations, index_evaluations
-from tradewind.recipes.data.ngram_index import IndexHeader, NgramIndex, load_index
-from tradewind.recipes.data.words import ALGORITHM, ngram_hashes, run_spans, word_hashes
+from tradewind.recipes.data.overlap.evaluation_sets import (
+    EVALUATIONS,
+    Evaluation,
+    counting_evaluations,
+    index_evaluations,
+)
+from tradewind.recipes.data.overlap.ngram_index import IndexHeader, NgramIndex, load_index
+from tradewind.recipes.data.overlap.words import ALGORITHM, ngram_hashes, run_spans, word_hashes
 from tradewind.recipes.model_spec import versioned_value
 from tradewind.recipes.steps import naming_step
 from tradewind.steps import ExecutorStep, this_output_path

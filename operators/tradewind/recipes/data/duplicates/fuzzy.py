@@ -22,7 +22,6 @@ from tradewind.datasets.files import join, read_json, write_json
 from tradewind.datasets.rows import RowError
 from tradewind.datasets.shuffle import bucket_of
 from tradewind.datasets.token_inputs import InputFile
-from tradewind.recipes.data.components import connected_components, edge_schema
 from tradewind.recipes.data.document_sets import (
     Counted,
     attribute_schema,
@@ -32,8 +31,9 @@ from tradewind.recipes.data.document_sets import (
     path_input,
     set_files,
 )
-from tradewind.recipes.data.duplicates import DUPLICATE_DOCUMENT
-from tradewind.recipes.data.minhash import SIGNATURES, MinHash, similarity
+from tradewind.recipes.data.duplicates.components import connected_components, edge_schema
+from tradewind.recipes.data.duplicates.exact import DUPLICATE_DOCUMENT
+from tradewind.recipes.data.duplicates.minhash import SIGNATURES, MinHash, similarity
 from tradewind.recipes.model_spec import versioned_value
 from tradewind.recipes.steps import naming_step
 from tradewind.steps import ExecutorStep, this_output_path

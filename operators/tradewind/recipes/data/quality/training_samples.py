@@ -16,7 +16,7 @@ from typing import Any, Final
 from tradewind.datasets import Dataset, flow_backend
 from tradewind.datasets.files import join, read_json
 from tradewind.datasets.rows import RowError, selected
-from tradewind.recipes.data.filters import document_files
+from tradewind.recipes.data.quality.filters import document_files
 from tradewind.steps.fields import PATH, FieldRule, check_fields, integer, number
 from tradewind.text import truncated_repr
 

@@ -1,0 +1,1 @@
+"""Fetch a list of addresses into WARC files."""

@@ -1,0 +1,1 @@
+"""Texts that occur more than once, exactly or almost."""

@@ -1,0 +1,1 @@
+"""Measures of documents: rules, languages, classifiers."""
