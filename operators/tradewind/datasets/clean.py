@@ -23,6 +23,7 @@ from tradewind.datasets.dataset import Dataset
 from tradewind.datasets.documents import SUFFIX, Document, document_files, raw_lines, write_document_file
 from tradewind.datasets.files import join, write_json
 from tradewind.steps.fields import PATH, check_fields, integer, number
+from tradewind.steps.needs import needs
 
 SPLITS = ("train", "validation")
 KEPT, DUPLICATE, TOO_SHORT, UNDECODABLE = "kept", "duplicate", "too_short", "undecodable"
@@ -56,6 +57,7 @@ class CleanAndShardConfig:
         )
 
 
+@needs("zstandard", extra="data")
 def clean_and_shard(config: CleanAndShardConfig) -> dict[str, Any]:
     """Write the cleaned splits; return the statistics that are also in ``stats.json``.
 
@@ -79,9 +81,6 @@ def clean_and_shard(config: CleanAndShardConfig) -> dict[str, Any]:
     stats = _stats(tally, results.counters)
     write_json(join(config.output_path, "stats.json"), stats)
     return stats
-
-
-clean_and_shard.needs = ("zstandard",)  # type: ignore[attr-defined]  # checked before its step starts
 
 
 def normalise(text: str) -> str:

@@ -31,6 +31,7 @@ from tradewind.datasets.token_shards import Shard, finished_shards, shard_key, w
 from tradewind.datasets.tokenizer_files import digest_of, tokenizer_files
 from tradewind.steps.amounts import human_size
 from tradewind.steps.fields import FLAG, PATH, SOME_TEXT, FieldRule, check_fields, integer
+from tradewind.steps.needs import needs
 from tradewind.storage import file_system_at, open_file
 from tradewind.storage.bounded_read import SMALL
 
@@ -221,6 +222,7 @@ class TokenizeFilesConfig:
             raise ValueError("train_paths and validation_paths are empty: give one of them.")
 
 
+@needs("levanter")
 def tokenize(config: Any, *, small_bytes: int = SMALL_BYTES, span_bytes: int = SPAN_BYTES) -> dict[str, Any]:
     """Tokenize the files of both splits; finished caches and shards stay.
 
@@ -259,9 +261,6 @@ def tokenize(config: Any, *, small_bytes: int = SMALL_BYTES, span_bytes: int = S
         print(f"{split.name}: {record['documents']:,} documents, {record['tokens']:,} tokens in {path}", flush=True)
     counts = {f"{split.name}_{what}": done[split.name][what] for split in splits for what in ("documents", "tokens")}
     return counts | ({"commit": about["dataset"]["commit"]} if about else {})
-
-
-tokenize.needs = ("levanter",)  # type: ignore[attr-defined]  # checked before its step starts
 
 
 def _remove_shards(cache_path: str) -> None:

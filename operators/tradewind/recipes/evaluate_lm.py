@@ -26,6 +26,7 @@ from tradewind.recipes.lm.stored_models import ModelAxes, load_checkpointed, loa
 from tradewind.recipes.model_spec import MODEL_SIZES, check_context
 from tradewind.recipes.train_lm import checkpoints_path, export_path
 from tradewind.steps.fields import PATH, SOME_TEXT, TEXT, check_fields, integer, number, one_of
+from tradewind.steps.needs import needs
 from tradewind.storage import file_system_at
 
 if TYPE_CHECKING:
@@ -190,6 +191,7 @@ class LmEvalConfig:
         check_context(self.model, self.seq_len)
 
 
+@needs("jax", "levanter")
 def evaluate_lm(config: LmEvalConfig) -> dict[str, Any]:
     """Write and return ``{"checkpoint": {"loss", "bpb"}, "hf": {...}, "tokens", "bytes", "prompt", "sample"}``.
 
@@ -208,9 +210,6 @@ def evaluate_lm(config: LmEvalConfig) -> dict[str, Any]:
     write_json(join(config.output_path, "results.json"), results)
     print("\n".join(result_lines(basename(config.train_path), results)), flush=True)
     return results
-
-
-evaluate_lm.needs = ("jax", "levanter")  # type: ignore[attr-defined]  # checked before its step starts
 
 
 def result_lines(trained: str, results: Mapping[str, Any]) -> list[str]:

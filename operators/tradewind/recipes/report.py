@@ -16,6 +16,7 @@ from tradewind.recipes.train_lm import metrics_path, result_path
 from tradewind.records.parsing import COUNT, MOMENT, OBJECT, TEXT, FieldType
 from tradewind.steps.fields import PATH, check_fields
 from tradewind.steps.fields import TEXT as ANY_TEXT
+from tradewind.steps.needs import needs
 from tradewind.text import as_markdown
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class ReportConfig:
         check_fields(self, train_path=PATH, eval_path=PATH, output_path=PATH, title=ANY_TEXT)
 
 
+@needs("matplotlib")
 def write_report(config: ReportConfig) -> dict[str, Any]:
     """Write both files; return ``loss`` (nats/token), ``bpb`` (bits/byte) and ``report``, the path of ``report.md``.
 
@@ -67,9 +69,6 @@ def write_report(config: ReportConfig) -> dict[str, Any]:
     report = join(config.output_path, "report.md")
     write_text(report, report_text(config.title, training, results, metrics))
     return {"loss": results["checkpoint"]["loss"], "bpb": results["checkpoint"]["bpb"], "report": report}
-
-
-write_report.needs = ("matplotlib",)  # type: ignore[attr-defined]  # checked before its step starts
 
 
 def _read_result(path: str, field: str, kinds: Mapping[str, FieldType], required: Iterable[str]) -> dict[str, Any]:

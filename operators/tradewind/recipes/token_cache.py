@@ -16,6 +16,7 @@ from tradewind.datasets.tokenization import TokenizeFilesConfig, tokenize
 from tradewind.datasets.tokenizer_files import local_tokenizer
 from tradewind.recipes.lm.levanter_parts import COMPONENT, SPLITS, quiet_libraries
 from tradewind.steps.fields import PATH, check_fields
+from tradewind.steps.needs import needs
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class TokenCacheConfig:
         check_fields(self, input_path=PATH, tokenizer_path=PATH, output_path=PATH)
 
 
+@needs("levanter")
 def build_token_cache(config: TokenCacheConfig) -> dict[str, Any]:
     """Build both caches; return their numbers of tokens, ``train_tokens`` and ``validation_tokens``.
 
@@ -54,9 +56,6 @@ def build_token_cache(config: TokenCacheConfig) -> dict[str, Any]:
         )
     )
     return {f"{split}_tokens": result[f"{split}_tokens"] for split in SPLITS}
-
-
-build_token_cache.needs = ("levanter",)  # type: ignore[attr-defined]  # checked before its step starts
 
 
 @contextmanager

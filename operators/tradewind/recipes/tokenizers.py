@@ -16,6 +16,7 @@ from tradewind.datasets.documents import read_documents
 from tradewind.datasets.files import atomic_writer, join
 from tradewind.datasets.tokenizer_files import PREFIX
 from tradewind.steps.fields import PATH, check_fields, integer
+from tradewind.steps.needs import needs
 
 END_OF_TEXT = "<|endoftext|>"
 MIN_VOCAB_SIZE = 257
@@ -37,6 +38,7 @@ class BpeTokenizerConfig:
         check_fields(self, input_path=PATH, output_path=PATH, vocab_size=integer(MIN_VOCAB_SIZE))
 
 
+@needs("tokenizers", "transformers")
 def train_bpe_tokenizer(config: BpeTokenizerConfig) -> dict[str, Any]:
     """Train on all documents under ``input_path``; return ``vocab_size`` and ``documents``.
 
@@ -65,9 +67,6 @@ def train_bpe_tokenizer(config: BpeTokenizerConfig) -> dict[str, Any]:
     tokenizer.train_from_iterator(texts(), trainer)
     _save(tokenizer, config.output_path)
     return {"vocab_size": tokenizer.get_vocab_size(), "documents": documents}
-
-
-train_bpe_tokenizer.needs = ("tokenizers", "transformers")  # type: ignore[attr-defined]  # checked before its step starts
 
 
 def _save(tokenizer: Any, output_path: str) -> None:

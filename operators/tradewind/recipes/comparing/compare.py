@@ -24,6 +24,7 @@ from tradewind.recipes.comparing.runs import (
     missing_runs_section,
 )
 from tradewind.steps.fields import FLAG, PATH, SOME_TEXT, TEXT, check_fields
+from tradewind.steps.needs import needs
 from tradewind.text import as_csv, as_markdown, format_columns, single_line
 
 _GIVEN: Final = "settings."
@@ -49,6 +50,7 @@ class CompareConfig:
         check_run_paths(self.runs)
 
 
+@needs("matplotlib")
 def compare_runs(config: CompareConfig) -> dict[str, Any]:
     """Write the files; return ``best``, the label of the best run, and ``runs``: label → the metric's value.
 
@@ -77,9 +79,6 @@ def compare_runs(config: CompareConfig) -> dict[str, Any]:
     values = {run.label: run.results[config.metric] for run in ordered}
     finite = {label: value if math.isfinite(value) else None for label, value in values.items()}
     return {"best": ordered[0].label, "runs": finite}
-
-
-compare_runs.needs = ("matplotlib",)  # type: ignore[attr-defined]  # checked before its step starts
 
 
 def comparison_rows(runs: Sequence[RunResult], metric: str) -> list[list[str]]:

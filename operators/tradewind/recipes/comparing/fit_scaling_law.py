@@ -25,6 +25,7 @@ from tradewind.recipes.comparing.runs import (
 )
 from tradewind.recipes.comparing.scaling_law import Point, ScalingLaw, TooFewPointsError, fit_law
 from tradewind.steps.fields import PATH, SOME_TEXT, TEXT, check_fields
+from tradewind.steps.needs import needs
 from tradewind.text import as_markdown, format_columns
 
 NUMBERS = ("loss", "parameters", "tokens")
@@ -55,6 +56,7 @@ class ScalingLawConfig:
         check_run_paths(self.runs)
 
 
+@needs("matplotlib", "scipy")
 def fit_scaling_law(config: ScalingLawConfig) -> dict[str, Any]:
     """Write the three files; return the numbers of the law and ``worst_error``, its largest relative error.
 
@@ -78,9 +80,6 @@ def fit_scaling_law(config: ScalingLawConfig) -> dict[str, Any]:
         page = join(config.output_path, "scaling_law.md")
         raise missing_runs_error(len(config.runs), missing, f"The law through the others is in {page}.")
     return result
-
-
-fit_scaling_law.needs = ("matplotlib", "scipy")  # type: ignore[attr-defined]  # checked before its step starts
 
 
 def _point(config: ScalingLawConfig, run: RunResult) -> Point | MissingRun:

@@ -33,6 +33,7 @@ from tradewind.recipes.model_spec import versioned_value
 from tradewind.recipes.steps import naming_step
 from tradewind.steps import ExecutorStep, this_output_path
 from tradewind.steps.fields import PATH, SOME_TEXT, check_fields, integer
+from tradewind.steps.needs import needs
 from tradewind.text import quote_first_names, single_line, truncated_repr
 
 TEMPLATE: Final = "headings-1"
@@ -152,6 +153,7 @@ def documents_to_chats(name: str, documents: Any, *, messages_field: str = "mess
     return dataset_step(name, document_chats, config, **({"description": "Chats of documents."} | options))
 
 
+@needs("pyarrow", "zstandard", extra="data")
 def chat_documents(config: ChatsConfig) -> Dataset[Any]:
     """Return the pipeline of ``chats_to_documents``."""
     files = input_files([str(path) for path in config.chats], "chats")
@@ -173,6 +175,7 @@ def write_stats(config: ChatsConfig, results: Results) -> None:
     write_json(join(config.output_path, "stats.json"), {"template": config.template, "counts": counts})
 
 
+@needs("pyarrow", "zstandard", extra="data")
 def document_chats(config: ToChatsConfig) -> Dataset[Any]:
     """Return the pipeline of ``documents_to_chats``."""
     rows = documents_of(set_files(config.documents, "documents")).map(_ToChat(config.messages_field))

@@ -27,6 +27,7 @@ from tradewind.recipes.model_spec import versioned_value
 from tradewind.recipes.steps import naming_step
 from tradewind.steps import ExecutorStep, this_output_path
 from tradewind.steps.fields import FLAG, PATH, SOME_TEXT, FieldRule, check_fields, number, one_of
+from tradewind.steps.needs import needs
 from tradewind.steps.placeholders import VersionedValue
 from tradewind.text import quote_first_names, truncated_repr
 
@@ -147,6 +148,7 @@ def consolidate(name: str, documents: Any, filters: Sequence[FilterConfig], **op
     return dataset_step(name, consolidated, config, finish=write_stats, **(about | options))
 
 
+@needs("pyarrow", "zstandard", extra="data")
 def consolidated(config: ConsolidateConfig) -> Dataset[Any]:
     """Return the pipeline of ``consolidate``."""
     files = set_files(config.documents, "documents")

@@ -15,6 +15,7 @@ from tradewind.recipes.data.normalized import normalize
 from tradewind.recipes.steps import naming_step
 from tradewind.steps import ExecutorStep, InputName, this_output_path
 from tradewind.steps.fields import PATH, FieldRule, check_fields
+from tradewind.steps.needs import needs
 from tradewind.text import single_line, truncated_repr
 
 _FOLDER = "documents"
@@ -71,6 +72,7 @@ def to_dolma(name: str, documents: Any, **options: Any) -> ExecutorStep:
     return dataset_step(name, as_dolma, config, **({"description": "Documents in Dolma's form."} | options))
 
 
+@needs("pyarrow", "zstandard", extra="data")
 def as_dolma(config: ToDolmaConfig) -> Dataset[Any]:
     """Return the pipeline of ``to_dolma``."""
     rows = documents_of(set_files(config.documents, "documents")).map(_dolma)

@@ -26,6 +26,7 @@ from tradewind.recipes.model_spec import versioned_value
 from tradewind.recipes.steps import naming_step
 from tradewind.steps import ExecutorStep, this_output_path
 from tradewind.steps.fields import PATH, SOME_TEXT, FieldRule, check_fields, integer
+from tradewind.steps.needs import needs
 from tradewind.text import single_line, truncated_repr
 
 
@@ -104,6 +105,7 @@ def normalize(
     return dataset_step(name, normalized, config, finish=write_provenance, **(about | options))
 
 
+@needs("pyarrow", "zstandard", extra="data")
 def normalized(config: NormalizeConfig) -> Dataset[Any]:
     """Return the pipeline of ``normalize``."""
     files = _files(config)

@@ -35,6 +35,7 @@ from tradewind.recipes.steps import naming_step
 from tradewind.steps import ExecutorStep, this_output_path
 from tradewind.steps.amounts import human_size, parse_size
 from tradewind.steps.fields import PATH, SOME_TEXT, TEXTS, FieldRule, check_fields, integer, number
+from tradewind.steps.needs import needs
 from tradewind.text import single_line, truncated_repr
 
 if TYPE_CHECKING:
@@ -190,6 +191,7 @@ def crawl(
     return dataset_step(name, crawled, config, memory=memory, finish=write_stats, **(about | options))
 
 
+@needs("aiohttp", "fastwarc", "pyarrow", extra="web")
 def crawled(config: CrawlConfig) -> Dataset[str]:
     """Fetch all rounds, and return the pipeline of their outcomes."""
     write_json(join(config.output_path, _STATE, "pace.json"), {field: getattr(config, field) for field in _PACE})
@@ -211,10 +213,6 @@ def crawled(config: CrawlConfig) -> Dataset[str]:
     count = -(-len(files) * config.addresses_per_shard // _OUTCOMES_PER_FILE)
     outcomes = Dataset.from_list(files).load_jsonl().flat_map(_last_outcome).reshard(count)
     return outcomes.write_jsonl(part_pattern(join(config.output_path, "outcomes"), ".jsonl.gz"))
-
-
-crawled.needs = ("aiohttp", "fastwarc", "pyarrow")  # type: ignore[attr-defined]  # checked before its step starts
-crawled.extra = "web"  # type: ignore[attr-defined]
 
 
 def write_stats(config: CrawlConfig, results: Results) -> None:

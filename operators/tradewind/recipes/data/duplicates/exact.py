@@ -30,6 +30,7 @@ from tradewind.recipes.model_spec import versioned_value
 from tradewind.recipes.steps import naming_step
 from tradewind.steps import ExecutorStep, this_output_path
 from tradewind.steps.fields import PATH, check_fields, one_of
+from tradewind.steps.needs import needs
 
 DUPLICATE_DOCUMENT: Final = "duplicate_document"
 """Attribute of a document whose text occurs before: True."""
@@ -75,6 +76,7 @@ def deduplicate_exact(name: str, documents: Any, *, by: str = "document", **opti
     return dataset_step(name, find_duplicates, config, finish=write_stats, **(about | options))
 
 
+@needs("pyarrow", "zstandard", extra="data")
 def find_duplicates(config: DeduplicateConfig) -> Dataset[Any]:
     """Return the pipeline of ``deduplicate_exact``."""
     files = set_files(config.documents, "documents")

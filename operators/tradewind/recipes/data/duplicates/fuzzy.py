@@ -38,6 +38,7 @@ from tradewind.recipes.model_spec import versioned_value
 from tradewind.recipes.steps import naming_step
 from tradewind.steps import ExecutorStep, this_output_path
 from tradewind.steps.fields import PATH, TEXTS, FieldRule, check_fields, number
+from tradewind.steps.needs import needs
 from tradewind.steps.placeholders import VersionedValue
 from tradewind.text import truncated_repr
 
@@ -177,6 +178,7 @@ def _sets(config: FuzzyConfig) -> list[_Set]:
     return found
 
 
+@needs("dupekit", "pyarrow", "zstandard", extra="data")
 def find_fuzzy_duplicates(config: FuzzyConfig) -> Dataset[Any]:
     """Return the last pipeline of ``deduplicate_fuzzy``, when those before it are done."""
     MinHash.check_library()
@@ -195,10 +197,6 @@ def find_fuzzy_duplicates(config: FuzzyConfig) -> Dataset[Any]:
         .group_by(itemgetter("root"), sort_by=itemgetter("node"), reducer=_Cluster(tuple(each.name for each in sets)))
     )
     return clusters.write_parquet(part_pattern(join(config.output_path, _CLUSTERS), ".parquet"), _cluster_schema())
-
-
-find_fuzzy_duplicates.needs = ("dupekit", "pyarrow", "zstandard")  # type: ignore[attr-defined]  # before its step starts
-find_fuzzy_duplicates.extra = "data"  # type: ignore[attr-defined]
 
 
 def _folder(config: FuzzyConfig, name: str) -> str:

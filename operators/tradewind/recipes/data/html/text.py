@@ -25,6 +25,7 @@ from tradewind.recipes.model_spec import versioned_value
 from tradewind.recipes.steps import naming_step
 from tradewind.steps import ExecutorStep, this_output_path
 from tradewind.steps.fields import FLAG, PATH, SOME_TEXT, TEXTS, FieldRule, check_fields, integer, one_of
+from tradewind.steps.needs import needs
 from tradewind.text import did_you_mean, truncated_repr
 
 WARC_ENDINGS: Final = (".warc", ".warc.gz", ".warc.zst", ".warc.zstd")
@@ -243,6 +244,7 @@ def html_to_text(
     return dataset_step(name, texts_of_pages, config, finish=write_stats, **(about | options))
 
 
+@needs("fastwarc", "markdownify", "resiliparse", "trafilatura", extra="web")
 def texts_of_pages(config: HtmlToTextConfig) -> Dataset[Any]:
     """Return the pipeline of ``html_to_text``."""
     files = _files(config)
@@ -255,12 +257,6 @@ def texts_of_pages(config: HtmlToTextConfig) -> Dataset[Any]:
         rows = paths.load_file()
     documents = rows.map_shard(_Extracting(config, kind))
     return documents.write_jsonl(part_pattern(config.output_path, ".jsonl.gz"))
-
-
-texts_of_pages.needs = (  # type: ignore[attr-defined]  # checked before its step starts
-    "fastwarc", "markdownify", "resiliparse", "trafilatura",
-)  # fmt: skip
-texts_of_pages.extra = "web"  # type: ignore[attr-defined]
 
 
 def write_stats(config: HtmlToTextConfig, results: Results) -> None:

@@ -36,6 +36,7 @@ from tradewind.recipes.model_spec import versioned_value
 from tradewind.recipes.steps import naming_step
 from tradewind.steps import ExecutorStep, this_output_path
 from tradewind.steps.fields import PATH, FieldRule, check_fields, integer, number
+from tradewind.steps.needs import needs
 
 CONTAMINATED: Final = "contaminated"
 """Attribute of a document that holds an item: True."""
@@ -111,6 +112,7 @@ def decontaminate(
     return dataset_step(name, find_contaminated, config, finish=write_stats, **(about | options))
 
 
+@needs("numpy", "pyarrow", extra="data")
 def find_contaminated(config: DecontaminateConfig) -> Dataset[Any]:
     """Return the pipeline of ``decontaminate``."""
     files = set_files(config.documents, "documents")
@@ -118,10 +120,6 @@ def find_contaminated(config: DecontaminateConfig) -> Dataset[Any]:
     documents = read_set(files, ("id", "text")).map_shard(Counted("documents"))
     found = documents.map_shard(_Finding(index, config.threshold))
     return found.write_parquet(part_pattern(config.output_path, ".parquet"), _schema())
-
-
-find_contaminated.needs = ("numpy", "pyarrow")  # type: ignore[attr-defined]  # checked before its step starts
-find_contaminated.extra = "data"  # type: ignore[attr-defined]
 
 
 def write_stats(config: DecontaminateConfig, results: Results) -> None:

@@ -41,6 +41,7 @@ from tradewind.recipes.model_spec import versioned_value
 from tradewind.recipes.steps import naming_step
 from tradewind.steps import ExecutorStep, this_output_path
 from tradewind.steps.fields import PATH, TEXTS, FieldRule, check_fields
+from tradewind.steps.needs import needs
 from tradewind.text import single_line, truncated_repr
 
 ITEMS: Final = "items"
@@ -125,6 +126,7 @@ def _paths(training_sets: Any) -> list[Any]:
     return [path_input(f"training_sets[{name!r}]", each) for name, each in training_sets.items()]
 
 
+@needs("numpy", "pyarrow", extra="data")
 def find_overlap(config: OverlapConfig) -> Dataset[Any]:
     """Return the pipeline of ``train_test_overlap``."""
     folders = zip(config.names, config.training_sets, strict=True)
@@ -140,10 +142,6 @@ def find_overlap(config: OverlapConfig) -> Dataset[Any]:
         itemgetter("set"), reducer=_PerItem(tuple(config.names), headers, index.items), num_output_shards=1
     )
     return items.write_parquet(part_pattern(join(config.output_path, ITEMS), ".parquet"), _item_schema(headers))
-
-
-find_overlap.needs = ("numpy", "pyarrow")  # type: ignore[attr-defined]  # checked before its step starts
-find_overlap.extra = "data"  # type: ignore[attr-defined]
 
 
 def _index(config: OverlapConfig) -> EvaluationIndex:

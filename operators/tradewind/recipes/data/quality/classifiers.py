@@ -40,6 +40,7 @@ from tradewind.recipes.model_spec import versioned_value
 from tradewind.recipes.steps import naming_step
 from tradewind.steps import ExecutorStep, this_output_path
 from tradewind.steps.fields import PATH, FieldRule, check_fields, instance, number, one_of
+from tradewind.steps.needs import needs
 from tradewind.steps.placeholders import VersionedValue
 from tradewind.text import did_you_mean, truncated_repr
 
@@ -142,6 +143,7 @@ def train_classifier(
     return dataset_step(name, trained, config, finish=write_stats, **(about | options))
 
 
+@needs("fasttext", "pyarrow", "sklearn", extra="quality")
 def trained(config: TrainClassifierConfig) -> Dataset[Any]:
     """Return the pipeline of ``train_classifier``: its last shard trains on the sample of all others."""
     if config.kind == FASTTEXT:
@@ -149,10 +151,6 @@ def trained(config: TrainClassifierConfig) -> Dataset[Any]:
     path = _trained(config)
     sample = sampled_texts(config.datasets, config.seed, join(config.output_path, SCRATCH_FOLDER, "samples"))
     return sample.map_shard(_Training(config)).write_jsonl(lambda *_: path)
-
-
-trained.needs = ("fasttext", "pyarrow", "sklearn")  # type: ignore[attr-defined]  # checked before its step starts
-trained.extra = "quality"  # type: ignore[attr-defined]
 
 
 def write_stats(config: TrainClassifierConfig, _: Results) -> None:

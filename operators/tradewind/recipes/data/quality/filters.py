@@ -34,6 +34,7 @@ from tradewind.recipes.data.quality.pii import MaskPii
 from tradewind.recipes.steps import naming_step
 from tradewind.steps import ExecutorStep, this_output_path, versioned
 from tradewind.steps.fields import FLAG, PATH, check_fields
+from tradewind.steps.needs import needs
 from tradewind.storage import open_file
 from tradewind.text import truncated_repr
 
@@ -88,6 +89,7 @@ def filter_documents(
     return dataset_step(name, filtered_documents, config, **{"description": about, **options})
 
 
+@needs("pyarrow", "zstandard", extra="data")
 def filtered_documents(config: FilterDocumentsConfig) -> Dataset[str]:
     """Return the pipeline of ``filter_documents``."""
     files = document_files(config.documents, "documents")

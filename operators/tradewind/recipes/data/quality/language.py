@@ -18,6 +18,7 @@ from tradewind.recipes.model_spec import versioned_value
 from tradewind.recipes.steps import naming_step
 from tradewind.steps import ExecutorStep, this_output_path
 from tradewind.steps.fields import PATH, TEXTS, check_fields, number
+from tradewind.steps.needs import needs
 from tradewind.text import did_you_mean, truncated_repr
 
 LANGUAGE: Final = "language"
@@ -91,6 +92,7 @@ def identify_language(
     return dataset_step(name, identified, config, **({"description": "Languages of documents."} | options))
 
 
+@needs("fasttext", "pyarrow", extra="quality")
 def identified(config: IdentifyLanguageConfig) -> Dataset[Any]:
     """Return the pipeline of ``identify_language``."""
     files = set_files(config.documents, "documents")
@@ -104,10 +106,6 @@ def identified(config: IdentifyLanguageConfig) -> Dataset[Any]:
     identify = _Identifying(model, frozenset(config.languages), config.threshold)
     rows = read_set(files, ("id", "text")).map_shard(identify)
     return rows.write_parquet(part_pattern(config.output_path, ".parquet"), _schema(bool(config.languages)))
-
-
-identified.needs = ("fasttext", "pyarrow")  # type: ignore[attr-defined]  # checked before its step starts
-identified.extra = "quality"  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)

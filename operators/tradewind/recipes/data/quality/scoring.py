@@ -15,6 +15,7 @@ from tradewind.recipes.model_spec import versioned_value
 from tradewind.recipes.steps import naming_step
 from tradewind.steps import ExecutorStep, this_output_path
 from tradewind.steps.fields import PATH, SOME_TEXT, check_fields
+from tradewind.steps.needs import needs
 from tradewind.text import truncated_repr
 
 ALGORITHM: Final = 1
@@ -74,6 +75,7 @@ def score_documents(
     return dataset_step(name, scored_by_function if is_own else scored, config, **(about | options))
 
 
+@needs("fasttext", "pyarrow", "sklearn", extra="quality")
 def scored(config: ScoreDocumentsConfig) -> Dataset[Any]:
     """Return the pipeline of ``score_documents`` with a classifier."""
     rows = read_set(set_files(config.documents, "documents"), ("id", "text"))
@@ -82,15 +84,12 @@ def scored(config: ScoreDocumentsConfig) -> Dataset[Any]:
     return scores.write_parquet(part_pattern(config.output_path, ".parquet"), _schema(classifier, config.attribute))
 
 
+@needs("pyarrow", "zstandard", extra="data")
 def scored_by_function(config: ScoreDocumentsConfig) -> Dataset[Any]:
     """Return the pipeline of ``score_documents`` with a function."""
     rows = read_set(set_files(config.documents, "documents"), ("id", "text"))
     scores = rows.map_shard(_ScoringByFunction(config.classifier, config.attribute))
     return scores.write_parquet(part_pattern(config.output_path, ".parquet"))
-
-
-scored.needs = ("fasttext", "pyarrow", "sklearn")  # type: ignore[attr-defined]  # checked before its step starts
-scored.extra = "quality"  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
