@@ -18,8 +18,8 @@ from rich.text import Text
 from tradewind.text import single_line
 
 PLAN_TASK = "plan"
-EVALUATE_STEP = "code_lm/evaluate"
-REPORT_STEP = "code_lm/report"
+EVALUATE_STEP = "evaluate"
+REPORT_STEP = "report"
 MESSAGE_WIDTH = 90
 MESSAGE_INTERVAL_S = 5.0
 """Of the lines of one task, where the terminal cannot show them in place."""
@@ -171,8 +171,8 @@ def evaluation_lines(results: Json) -> list[str]:
 
 
 def output_of(plan: Json | None, name: str) -> str | None:
-    """Return the output path of the step of this name, if it is in the plan."""
-    return next((str(step["output_path"]) for step in plan_steps(plan) if step["name"] == name), None)
+    """Return the output path of the step of this name, such as ``code_lm/report``, if one is in the plan."""
+    return next((str(step["output_path"]) for step in plan_steps(plan) if step["name"].endswith(f"/{name}")), None)
 
 
 def last_message(log: str) -> str:

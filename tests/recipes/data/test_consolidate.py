@@ -150,9 +150,25 @@ def test_attributes_of_other_documents_are_refused(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "a.jsonl").write_text('{"text": "a line\\nof one"}\n{"text": "a line\\nof two"}\n')
     others = deduplicate_exact("duplicates", normalize("others", str(tmp_path / "other"), shards=2), by="paragraph")
-    rule = FilterConfig("remove_spans", others, "duplicate_paragraphs")
-    with pytest.raises(ValueError, match=r"filters\[0\]: none of the documents of .* has attributes in .*duplicates"):
-        run(consolidate("kept", DOCUMENTS, [rule]), tmp_path)
+    own = deduplicate_exact("own", DOCUMENTS, by="paragraph")
+    rules = [FilterConfig("remove_spans", each, "duplicate_paragraphs") for each in (own, others)]
+    with pytest.raises(ValueError, match=r"filters\[1\]: none of the documents of .* has attributes in .*duplicates"):
+        run(consolidate("kept", DOCUMENTS, rules), tmp_path)
+
+
+def test_rule_about_documents_that_are_removed_already(tmp_path: Path) -> None:
+    documents, scores = scored(tmp_path, **QUALITY)
+    scores = scores.rename(tmp_path / "first")
+    _, marks = scored(tmp_path, w2={"bad": True}, w17={"bad": True})
+    rules = [
+        FilterConfig("classify", str(scores), "quality", "high", threshold=0.5),
+        FilterConfig("remove_doc", str(marks), "bad"),
+        FilterConfig("remove_doc", str(scores), "bad"),
+    ]
+    folder = run(consolidate("kept", documents, rules), tmp_path)
+    counts = json.loads((folder / "stats.json").read_text())["counts"]
+    assert (counts["read"], counts["removed_by_quality"], counts["documents"]) == (4, 2, 2)
+    assert counts.get("removed_by_bad_1", 0) == counts.get("removed_by_bad_2", 0) == 0
 
 
 CLASSIFY = {"type": "classify", "attribute_path": "a", "name": "n"}

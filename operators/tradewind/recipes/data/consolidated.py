@@ -153,11 +153,12 @@ def consolidated(config: ConsolidateConfig) -> Dataset[Any]:
     """Return the pipeline of ``consolidate``."""
     files = set_files(config.documents, "documents")
     rows: Dataset[Any] = documents_of(files).map_shard(Counted("read"))
-    for (rule, attributes), bound in zip(_attributes(config, files), _thresholds(config, files), strict=True):
-        right = read_set(attributes, ("id", "attributes")).map_shard(Counted(f"of_{rule.name}"))
+    listed = zip(_keys(config.filters), _attributes(config, files), _thresholds(config, files), strict=True)
+    for key, (rule, attributes), bound in listed:
+        right = read_set(attributes, ("id", "attributes")).map_shard(Counted(f"of_{key}"))
         by_id = itemgetter("id")
-        rows = rows.sorted_merge_join(right, by_id, by_id, _Applying(rule, bound), how="left").filter(_is_document)
-    kept = rows.flat_map(_without_spans).map_shard(Counted("documents"))
+        rows = rows.sorted_merge_join(right, by_id, by_id, _Applying(key, rule, bound), how="left")
+    kept = rows.flat_map(_remaining).map_shard(Counted("documents"))
     return kept.write_parquet(part_pattern(config.output_path, ".parquet"), document_schema())
 
 
@@ -170,8 +171,8 @@ def write_stats(config: ConsolidateConfig, results: Results) -> None:
     counts = {"read": 0, "documents": 0, **results.counters, "rejected": results.rejected}
     if not counts["documents"]:
         raise ValueError(f"filters: of {counts['read']:,} documents none is left.")
-    for at, rule in enumerate(config.filters):
-        if counts.pop(f"of_{rule.name}", 0) and not counts.pop(f"with_{rule.name}", 0):
+    for at, (key, rule) in enumerate(zip(_keys(config.filters), config.filters, strict=True)):
+        if counts.pop(f"of_{key}", 0) and not counts.pop(f"with_{key}", 0):
             raise ValueError(
                 f"filters[{at}]: none of the documents of {config.documents} has attributes in {rule.attribute_path}: "
                 "give attributes that were made of these documents."
@@ -182,6 +183,12 @@ def write_stats(config: ConsolidateConfig, results: Results) -> None:
         for rule, bound in zip(config.filters, bounds, strict=True)
     ]
     write_json(join(config.output_path, "stats.json"), {"counts": counts, "filters": rules})
+
+
+def _keys(filters: Sequence[FilterConfig]) -> list[str]:
+    """Return for each rule the end of its counters' names: its attribute, and its number if several have that one."""
+    names = [rule.name for rule in filters]
+    return [name if names.count(name) == 1 else f"{name}_{at}" for at, name in enumerate(names)]
 
 
 def _counting(rule: FilterConfig) -> FilterConfig:
@@ -241,15 +248,18 @@ class _Scoring:
 
 @dataclass(frozen=True)
 class _Applying:
-    """Return the document as a rule leaves it, or None."""
+    """Return the document as a rule leaves it; of one that is removed only the id, as later rules look for it."""
 
+    key: str
     rule: FilterConfig
     bound: float | None
 
-    def __call__(self, document: dict[str, Any], row: dict[str, Any] | None) -> dict[str, Any] | None:
+    def __call__(self, document: dict[str, Any], row: dict[str, Any] | None) -> dict[str, Any]:
         attributes = None if row is None else row["attributes"]
         if row is not None:
-            counters.increment(f"with_{self.rule.name}")
+            counters.increment(f"with_{self.key}")
+        if "text" not in document:
+            return document
         if self.rule.type == REMOVE_SPANS:
             spans = self.rule.value(attributes) or []
             if not isinstance(spans, list):
@@ -258,8 +268,8 @@ class _Applying:
             return {**document, "spans": [*document.get("spans", ()), *valid]}
         if self._keeps(attributes):
             return document
-        counters.increment(f"removed_by_{self.rule.name}")
-        return None
+        counters.increment(f"removed_by_{self.key}")
+        return {"id": document["id"]}
 
     def _keeps(self, attributes: Any) -> bool:
         if self.rule.type == REMOVE_DOC:
@@ -269,10 +279,6 @@ class _Applying:
             return self.rule.keep_if_missing
         upper = self.rule.upper_threshold
         return (self.bound is None or score >= self.bound) and (upper is None or score <= upper)
-
-
-def _is_document(row: dict[str, Any] | None) -> bool:
-    return row is not None
 
 
 def _span(span: Any, text: str) -> tuple[int, int]:
@@ -286,8 +292,10 @@ def _span(span: Any, text: str) -> tuple[int, int]:
     return start, end
 
 
-def _without_spans(document: dict[str, Any]) -> list[dict[str, Any]]:
+def _remaining(document: dict[str, Any]) -> list[dict[str, Any]]:
     """Remove the spans of all rules, which refer to the original text; leave out a document that is then blank."""
+    if "text" not in document:
+        return []
     spans = document.pop("spans", None)
     if not spans:
         return [document]

@@ -42,7 +42,7 @@ from tradewind.steps import ExecutorStep, this_output_path
 from tradewind.steps.fields import PATH, FieldRule, check_fields, instance, number, one_of
 from tradewind.steps.needs import needs
 from tradewind.steps.placeholders import VersionedValue
-from tradewind.text import did_you_mean, truncated_repr
+from tradewind.text import did_you_mean, single_line, truncated_repr
 
 POSITIVE: Final = "positive"
 NEGATIVE: Final = "negative"
@@ -154,8 +154,16 @@ def trained(config: TrainClassifierConfig) -> Dataset[Any]:
 
 
 def write_stats(config: TrainClassifierConfig, _: Results) -> None:
-    """Write what the training measured."""
-    write_json(join(config.output_path, "stats.json"), read_json(_trained(config)))
+    """Write what the training measured, and the accuracy and areas under the curve to the log."""
+    stats = read_json(_trained(config))
+    write_json(join(config.output_path, "stats.json"), stats)
+    if held_out := stats["held_out"]:
+        areas = ", ".join(f"{single_line(label)} {each['auc']:.3f}" for label, each in held_out["labels"].items())
+        print(
+            f"On {held_out['documents']:,} held-out documents: accuracy {held_out['accuracy']:.3f}; area under the "
+            f"ROC curve: {areas}.",
+            flush=True,
+        )
 
 
 def _trained(config: TrainClassifierConfig) -> str:
