@@ -23,7 +23,7 @@ from typing import Any, Final
 from tradewind.datasets import Dataset, ShardInfo, dataset_step
 from tradewind.datasets.execution import SCRATCH_FOLDER, Results
 from tradewind.datasets.files import atomic_writer, join, read_json, write_json
-from tradewind.datasets.rows import RowError
+from tradewind.datasets.rows import SeveralRowsError
 from tradewind.recipes.data.document_sets import path_input
 from tradewind.recipes.data.quality.classifier_measures import measures
 from tradewind.recipes.data.quality.classifier_models import (
@@ -239,7 +239,7 @@ class _Training:
             known = {at: data.documents for at, data in enumerate(self.config.datasets) if data.label == label}
             train, held_out = (sum(counts[at, is_out] for at in known) for is_out in (False, True))
             if train < MIN_DOCUMENTS or (self.config.validation_fraction and not held_out):
-                raise RowError(
+                raise SeveralRowsError(
                     f"The label {label!r} has {train:,} documents to train on and {held_out:,} held out, from "
                     f"{', '.join(known.values())}: give at least {MIN_DOCUMENTS} and one, or validation_fraction=0."
                 )

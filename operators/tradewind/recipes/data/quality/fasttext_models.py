@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tradewind.datasets.rows import RowError
+from tradewind.datasets.rows import SeveralRowsError
 from tradewind.recipes.data.quality.fasttext_files import read_labels
 from tradewind.steps.fields import FieldRule, integer, number, one_of
 from tradewind.text import single_line
@@ -136,12 +136,12 @@ def train(lines: Path, target: Path, labels: Sequence[str], arguments: Mapping[s
     """Train on a file of lines ``__label__NAME TEXT``, and write the model to ``target``.
 
     Raises:
-        RowError: The numbers grew without bounds.
+        SeveralRowsError: The numbers grew without bounds.
     """
     import fasttext
 
     try:
         model = fasttext.train_supervised(str(lines), thread=1, verbose=0, seed=seed, label=PREFIX, **arguments)
     except RuntimeError as error:
-        raise RowError(f"fastText cannot train: {single_line(error)} Give a smaller lr.") from None
+        raise SeveralRowsError(f"fastText cannot train: {single_line(error)} Give a smaller lr.") from None
     model.save_model(str(target))
