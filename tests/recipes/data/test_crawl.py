@@ -33,7 +33,7 @@ from tradewind.steps import ExecutorStep, resolve
 AGENT = "our-crawler/1.0 (+https://example.com/crawler)"
 HOSTS = 50
 LOOPBACK = ["127.0.1.0/24"]
-ONE, TWO, THREE = "127.0.1.1", "127.0.1.2", "127.0.1.3"
+ONE, TWO, THREE, FOUR = (f"127.0.1.{number}" for number in (1, 2, 3, 4))
 
 
 @pytest.fixture(scope="module")
@@ -314,13 +314,24 @@ def test_busy_host_gets_its_pause_and_broken_one_is_left(site: Site, tmp_path: P
         await writer.drain()
 
     site.answers = {f"{ONE}/0": busy_once, f"{ONE}/1": page()}
+
+    async def ever_longer(writer: asyncio.StreamWriter) -> None:
+        again = site.paths(FOUR).count(f"{FOUR}/0") > 1
+        writer.write(page(status="503 No", Retry_After=300 if again else 1, Connection="close"))
+        await writer.drain()
+
     site.answers |= {f"{TWO}/{number}": page(status="503 No", Retry_After=0) for number in range(3)}
+    site.answers[f"{FOUR}/0"] = ever_longer  # more than five minutes together
     site.answers |= {f"{THREE}/{number}": b"HTTP/1.1 200 OK\r\nConnection: close\r\nX" for number in range(9)}
-    counts = {ONE: 2, TWO: 3, THREE: 9}
+    counts = {ONE: 2, TWO: 3, THREE: 9, FOUR: 1}
     urls = [site.url(host, f"/{number}") for host, count in counts.items() for number in range(count)]
     found = reasons(crawled(site, urls, tmp_path, delay=0.1))
-    assert [found[url] for url in urls] == [*["fetched"] * 2, *["busy"] * 3, *["connection"] * 5, *["unreachable"] * 4]
-    assert [len(site.paths(host)) for host in counts] == [3, 3, 6]  # one also on the connection of robots.txt
+    expected = {"fetched": 2, "busy": 3, "connection": 5, "unreachable": 4}
+    assert [found[url] for url in urls] == [
+        *(reason for reason, count in expected.items() for _ in range(count)),
+        "busy",
+    ]
+    assert [len(site.paths(host)) for host in counts] == [3, 3, 6, 2]  # one also on the connection of robots.txt
     begun = [request.begun for request in site.requests if request.host == ONE and request.path != "/robots.txt"]
     assert begun[1] - begun[0] >= 1
     begun = [request.begun for request in site.requests if request.host == THREE]

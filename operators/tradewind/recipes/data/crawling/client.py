@@ -47,7 +47,7 @@ _BUSY: Final = frozenset({429, 503})
 _MAX_TRIES: Final = 3
 """Requests for an address whose host says that it is busy."""
 _MAX_PAUSE_S: Final = 300.0
-"""A host that asks for a longer pause is left alone for the rest of the shard."""
+"""A host that asks for longer pauses before it answers is left alone for the rest of the shard."""
 _MAX_FAILURES: Final = 5
 """Addresses in a row that time out or break; then the rest of the host's are not requested."""
 _MAX_ROBOTS_REDIRECTS: Final = 5
@@ -143,6 +143,7 @@ class _Host:
     delay_s: float
     ready_at: float
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    paused_s: float = 0.0
     failures: int = 0
     gone: tuple[str, str] | None = None
 
@@ -260,6 +261,7 @@ class _Crawler:
         host.note("")
         if answer.status in REDIRECTS:
             return answer
+        host.paused_s = 0.0
         if not 200 <= answer.status < 300:
             raise _LeftOutError("status", f"it answered {answer.status}", answer)
         if not answer.reason:
@@ -332,7 +334,8 @@ class _Crawler:
             if answer.status not in _BUSY:
                 return answer
             pause_s = _retry_after_s(answer.headers)
-            if pause_s > _MAX_PAUSE_S:
+            host.paused_s += pause_s
+            if host.paused_s > _MAX_PAUSE_S:
                 break
             host.ready_at = max(host.ready_at, time.monotonic() + pause_s)
         host.gone = ("busy", f"the host answered {answer.status}, and wants a pause")
