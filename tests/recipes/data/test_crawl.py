@@ -158,12 +158,14 @@ def test_each_kind_of_server_has_its_outcome(
     site.answers["/robots.txt"] = robots("user-agent: *\ndisallow: /secret")
     options = {"max_page_bytes": 1000, "hosts_at_once": HOSTS, "allow_ports": [80, site.port]}
     wrong = {}
+    site.answers["/good"] = page()
+    good = site.url(f"127.0.1.{HOSTS}", "/good")
     for timeout in (30.0, 1.0):
         chosen = {host: server for host, server in hosts.items() if (server[2] == "timeout") == (timeout == 1)}
         folder = tmp_path / f"{timeout}"
         folder.mkdir()
         found = outcomes(
-            crawled(site, [site.url(host, "/page") for host in chosen], folder, timeout=timeout, **options)
+            crawled(site, [good, *(site.url(host, "/page") for host in chosen)], folder, timeout=timeout, **options)
         )
         for host, (name, _, reason, problem) in chosen.items():
             row = found[site.url(host, "/page")]
@@ -279,8 +281,9 @@ def test_shard_without_time_leaves_addresses_to_the_next_round(site: Site, tmp_p
 def test_robots_are_asked_first_and_decide(site: Site, answer: Any, reason: str, tmp_path: Path) -> None:
     answer = answer.replace(b"PORT", str(site.port).encode()) if isinstance(answer, bytes) else answer
     site.answers = {f"{ONE}/robots.txt": answer, "/moved.txt": robots("user-agent: *\ndisallow: /"), "/page": page()}
-    assert reasons(crawled(site, [site.url(ONE, "/page")], tmp_path)) == {site.url(ONE, "/page"): reason}
-    assert site.requests[0].path == "/robots.txt"
+    urls = [site.url(host, "/page") for host in (ONE, FOUR)]
+    assert reasons(crawled(site, urls, tmp_path)) == {urls[0]: reason, urls[1]: "fetched"}
+    assert next(request for request in site.requests if request.host == ONE).path == "/robots.txt"
     assert (f"{ONE}/page" in site.paths()) is (reason == "fetched")
 
 
@@ -443,6 +446,14 @@ def test_interrupted_crawl_requests_only_unfinished_shards_again(site: Site, tmp
     count = len(site.requests)
     assert len(outcomes(crawled(site, urls, tmp_path, addresses_per_shard=2))) == 12
     assert len(site.requests) == count, "a third run requests nothing"
+
+
+def test_crawl_without_any_page_fails_and_requests_again(site: Site, tmp_path: Path) -> None:
+    urls = [site.url(host, "/page") for host in (ONE, TWO)]
+    with pytest.raises(ValueError, match="of 2 none has a page: status 2"):
+        crawled(site, urls, tmp_path)
+    site.answers["/page"] = page()  # the network is back
+    assert list(reasons(crawled(site, urls, tmp_path)).values()) == ["fetched"] * 2
 
 
 SCRIPT = """

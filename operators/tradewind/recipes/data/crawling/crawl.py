@@ -36,6 +36,7 @@ from tradewind.steps import ExecutorStep, this_output_path
 from tradewind.steps.amounts import human_size, parse_size
 from tradewind.steps.fields import PATH, SOME_TEXT, TEXTS, FieldRule, check_fields, integer, number
 from tradewind.steps.needs import needs
+from tradewind.storage import file_system_at
 from tradewind.text import single_line, truncated_repr
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ LATER: Final = "later"
 """The address waits for the next round; also the counter of those."""
 _TEXT_ENDINGS: Final = (".txt", ".txt.gz", ".txt.zst")
 _STATE: Final = ".crawl"
+_WARC: Final = "warc"
 _OUTCOMES_PER_FILE: Final = 100_000
 _COPIES: Final = 4
 """A page that is as large as it may be is in memory as received, twice, decoded, and as a record."""
@@ -203,8 +205,11 @@ def crawled(config: CrawlConfig) -> Dataset[str]:
     files: list[str] = []
     for number_ in itertools.count():
         shards = max(-(-size // config.addresses_per_shard), 1)
-        print(f"Round {number_ + 1}: {size:,} addresses at most, {shards:,} shards.", flush=True)
+        print(
+            f"Round {number_ + 1}: {size:,} addresses, at most {config.addresses_per_shard:,} of each host.", flush=True
+        )
         results = flow_backend().execute(_round(config, number_, rows, shards))
+        print(f"Round {number_ + 1} is done: {_counted(results.counters)}.", flush=True)
         files += results
         size = results.counters.get(LATER, 0) + results.counters.get(MOVED, 0)
         if not size:
@@ -219,12 +224,24 @@ def write_stats(config: CrawlConfig, results: Results) -> None:
     """Write how many addresses had which outcome.
 
     Raises:
-        ValueError: There is no address.
+        ValueError: There is no address, or none has a page. The next attempt requests all again: the network of this
+            one may have been broken.
     """
     counts = dict(sorted(results.counters.items()))
     if not counts:
         raise ValueError(f"addresses: {config.addresses} holds no address.")
+    if FETCHED not in counts:
+        for folder in (_STATE, _WARC):
+            fs, path = file_system_at(join(config.output_path, folder))
+            fs.rm(path, recursive=True)
+        raise ValueError(
+            f"addresses: of {sum(counts.values()):,} none has a page: {_counted(counts)}; outcomes/ says more."
+        )
     write_json(join(config.output_path, "stats.json"), {"addresses": sum(counts.values()), "outcomes": counts})
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{reason} {count:,}" for reason, count in counts.items())
 
 
 def _given_rows(config: CrawlConfig) -> Dataset[_Row]:
@@ -247,7 +264,7 @@ def _round(config: CrawlConfig, number: int, rows: Dataset[_Row], shards: int) -
         num_output_shards=shards,
     )
     queue = grouped.write_jsonl(part_pattern(join(state, "queue"), ".jsonl.gz")).load_jsonl()
-    folder = f"warc/{number:04d}"
+    folder = f"{_WARC}/{number:04d}"
     decides = {field: getattr(config, field) for field in _DECIDES}
     pages = queue.filter(_is_now).map_shard(_Fetch(config.output_path, folder, decides))
     warcs = pages.write_binary(part_pattern(join(config.output_path, folder), ".warc.gz"), is_packed=True)
@@ -349,8 +366,7 @@ def _next_rows(row: _Row) -> list[_Row]:
 
 def _outcome_row(record: _Row) -> _Row:
     row: _Row = json.loads(record["payload"])
-    if row["reason"] in (MOVED, LATER):
-        counters.increment(row["reason"])
+    counters.increment(row["reason"])
     return row
 
 
