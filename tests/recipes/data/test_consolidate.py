@@ -123,7 +123,16 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     ),
     "a text": ({}, {"w1": '{"quality": 1}'}, "The attributes are '.*': give an object with their names"),
     "nothing left": ({"threshold": 2}, QUALITY, "filters: of 4 documents none is left"),
-    "no scores": ({"threshold": None, "keep_fraction": 0.5, "label": "low"}, QUALITY, "has no scores named 'quality'"),
+    "other label": (
+        {"label": "low", "keep_if_missing": True},
+        QUALITY,
+        "'quality' has no label 'low': there are 'high'",
+    ),
+    "no scores": (
+        {"threshold": None, "keep_fraction": 0.5},
+        {"w1": {"quality": {"high": None}}},
+        "has no scores named 'quality'",
+    ),
 }
 
 

@@ -96,7 +96,9 @@ class FilterConfig:
         if value is not None and self.label is not None:
             if not isinstance(value, dict):
                 raise RowError(f"The attribute {self.name!r} is {truncated_repr(value)}, which has no labels.")
-            value = value.get(self.label)
+            if self.label not in value:
+                raise RowError(f"{self.name!r} has no label {self.label!r}: there are {quote_first_names(value)}.")
+            value = value[self.label]
         if value is None:
             return None
         if not isinstance(value, (int, float)) or not math.isfinite(value):
