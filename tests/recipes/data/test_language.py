@@ -103,6 +103,7 @@ BAD_MODELS: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
     "quantized": ("ftz", lambda model: model[: len(model) // 2], "its matrices are cut"),
     "parts": ("ftz", with_part, "its dictionary names parts of words that do not exist"),
     "end": ("ftz", lambda model: model[:-1], r"it has [0-9,]+ bytes, and its sizes make"),
+    "long runs": ("bin", at(28, "<i", 1000), "its head has runs of 1,000 words or characters"),
     "no buckets": ("bin", at(40, "<i", 0), "its head has parts of words and no buckets"),
     "loss": ("bin", at(32, "<i", 77), "fastText refuses it: RuntimeError: Unknown loss"),
 }

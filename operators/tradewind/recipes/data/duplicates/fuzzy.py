@@ -183,10 +183,13 @@ def find_fuzzy_duplicates(config: FuzzyConfig) -> Dataset[Any]:
     """Return the last pipeline of ``deduplicate_fuzzy``, when those before it are done."""
     MinHash.check_library()
     sets = _sets(config)
+    print("Candidates: documents whose signatures have an equal band.", flush=True)
     edges, counts = _candidates(config, sets)
     if config.threshold is not None:
+        print(f"Verification: the texts of {counts.get('candidates', 0):,} pairs.", flush=True)
         edges, verified = _verified(config, sets, edges)
         counts |= verified
+    print("Clusters: pairs are joined until nothing changes.", flush=True)
     stars = connected_components(edges, _folder(config, "components"))
     for each in sets:
         _write_attributes(each, stars)

@@ -18,6 +18,8 @@ _HEAD: Final = struct.Struct("<14i d 3i 2q")
 _AFTER_WORD: Final = 9
 """Bytes after the text of an entry and its zero: a count, and whether it is a label."""
 _MAX_DIM: Final = 100_000
+_MAX_RUN: Final = 20
+"""Of words or characters, of which each text makes as many as it has words or characters, times their length."""
 _MAX_LABELS: Final = 100_000
 _MAX_LABEL_BYTES: Final = 1_000
 
@@ -41,6 +43,10 @@ def read_labels(file: str) -> list[str]:
             raise ValueError("it is a model of word vectors, and has no labels")
         if not (0 < dim <= _MAX_DIM and 0 < labels <= _MAX_LABELS and words >= 0 and bucket >= 0 and pruned >= -1):
             raise ValueError("its head has impossible sizes")
+        if runs > _MAX_RUN or longest > _MAX_RUN:
+            raise ValueError(
+                f"its head has runs of {max(runs, longest):,} words or characters, and not up to {_MAX_RUN}"
+            )
         if not bucket and (runs > 1 or longest > 0):
             raise ValueError("its head has parts of words and no buckets for them")
         if entries != words + labels or entries * (_AFTER_WORD + 1) + 8 * pruned > size:
