@@ -128,3 +128,17 @@ class Counted:
             count += 1
             yield row
         counters.increment(self.name, count)
+
+
+def batches_of_texts(rows: Iterator[dict[str, Any]], max_rows: int, max_chars: int) -> Iterator[list[dict[str, Any]]]:
+    """Yield rows in lists of at most so many, each of which ends with the row that makes its texts so long."""
+    batch: list[dict[str, Any]] = []
+    size = 0
+    for row in rows:
+        batch.append(row)
+        size += len(row["text"])
+        if len(batch) == max_rows or size >= max_chars:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

@@ -25,6 +25,7 @@ from tradewind.datasets.token_inputs import InputFile
 from tradewind.recipes.data.document_sets import (
     Counted,
     attribute_schema,
+    batches_of_texts,
     checked_rows,
     dataset_of,
     part_pattern,
@@ -256,26 +257,13 @@ class _Signing:
     minhash: MinHash
 
     def __call__(self, rows: Iterator[dict[str, Any]], _: ShardInfo) -> Iterator[tuple[int, str]]:
-        for batch in _batches(rows):
+        for batch in batches_of_texts(rows, _BATCH_TEXTS, _BATCH_CHARS):
             signed = self.minhash.buckets([row["text"] for row in batch])
             for row, buckets in zip(batch, signed, strict=True):
                 if not buckets:
                     counters.increment("without_letters")
                 for bucket in buckets:
                     yield bucket, row["place"]
-
-
-def _batches(rows: Iterator[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    batch: list[dict[str, Any]] = []
-    size = 0
-    for row in rows:
-        batch.append(row)
-        size += len(row["text"])
-        if len(batch) >= _BATCH_TEXTS or size >= _BATCH_CHARS:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
 
 
 def _star(_: int, members: Iterator[tuple[int, str]]) -> Iterator[tuple[str, str]]:

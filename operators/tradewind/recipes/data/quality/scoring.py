@@ -9,7 +9,14 @@ from typing import Any, Final
 
 from tradewind.datasets import Dataset, ShardInfo, dataset_step
 from tradewind.datasets.rows import RowError
-from tradewind.recipes.data.document_sets import attribute_schema, part_pattern, path_input, read_set, set_files
+from tradewind.recipes.data.document_sets import (
+    attribute_schema,
+    batches_of_texts,
+    part_pattern,
+    path_input,
+    read_set,
+    set_files,
+)
 from tradewind.recipes.data.quality.classifier_models import Classifier, classifier_at
 from tradewind.recipes.model_spec import versioned_value
 from tradewind.recipes.steps import naming_step
@@ -124,22 +131,9 @@ class _ScoringByFunction:
 
 def _scored_rows(rows: Iterator[_Row], score: Callable[[list[str]], Sequence[Any]], attribute: str) -> Iterator[_Row]:
     """Yield the attribute of each row, scored in batches."""
-    for batch in _batches(rows):
+    for batch in batches_of_texts(rows, _MAX_ROWS, _MAX_CHARS):
         for row, scores in zip(batch, score([row["text"] for row in batch]), strict=True):
             yield {"id": row["id"], "attributes": {attribute: scores}}
-
-
-def _batches(rows: Iterator[_Row]) -> Iterator[list[_Row]]:
-    batch: list[_Row] = []
-    size = 0
-    for row in rows:
-        batch.append(row)
-        size += len(row["text"])
-        if len(batch) == _MAX_ROWS or size > _MAX_CHARS:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
 
 
 def _schema(classifier: Classifier, attribute: str) -> Any:
