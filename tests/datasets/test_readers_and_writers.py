@@ -265,6 +265,8 @@ TOKENS = {"input_ids": [1, 2]}
     [
         ([[[1, 2]]], "got [1, 2]: give rows of token ids, such as {'input_ids': [1, 2]}"),
         ([[{}]], "got {}: give rows of token ids"),
+        ([[{"../other/input_ids": [1]}]], "a column is called '../other/input_ids': give letters"),
+        ([[{"..": [1]}]], "a column is called '..': give letters"),
         ([[{"input_ids": [1.0]}]], "the column 'input_ids' is [1.0]: give a list of whole numbers"),
         ([[{"input_ids": [True]}]], "the column 'input_ids' is [True]: give a list of whole numbers"),
         ([[{"input_ids": "text"}]], "the column 'input_ids' is 'text': give a list"),

@@ -7,6 +7,7 @@ whose ledger appears last.
 from __future__ import annotations
 
 import itertools
+import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from tradewind.datasets.token_shards import Shard
 
 _KIND: Final = "<i4"
+_COLUMN: Final = re.compile(r"[A-Za-z0-9_]{1,100}")
+"""A column is a folder of the cache, so its name is no path."""
 LEDGER_FILE: Final = "shard_ledger.json"
 """``levanter.store.cache.LEDGER_FILE_NAME``, known here without importing Levanter."""
 _METHOD: Final = "write_levanter_cache"
@@ -47,8 +50,11 @@ def token_row(row: Any) -> dict[str, Any]:
     Raises:
         RowError: It is no object with columns of whole numbers.
     """
-    if not isinstance(row, dict) or not row or not all(isinstance(name, str) and name for name in row):
+    if not isinstance(row, dict) or not row:
         raise RowError(f"{_METHOD} got {truncated_repr(row)}: give rows of token ids, such as {{'input_ids': [1, 2]}}.")
+    for name in row:
+        if not isinstance(name, str) or not _COLUMN.fullmatch(name):
+            raise RowError(f"{_METHOD}: a column is called {truncated_repr(name)}: give letters, digits and '_'.")
     return {name: _tokens(name, value) for name, value in row.items()}
 
 

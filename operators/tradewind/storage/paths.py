@@ -138,6 +138,8 @@ def _shown(path: str) -> str:
     user, is_user, host = rest.partition("/")[0].rpartition("@")
     if has_scheme and is_user:
         path = f"{scheme}://***@{rest[len(user) + 1 :]}"
+    if scheme.lower() in ("http", "https") and "?" in path:  # of a signed address
+        path = f"{path.partition('?')[0]}?***"
     return repr(path if len(path) <= _MAX_SHOWN_CHARS else path[:_MAX_SHOWN_CHARS] + "…")
 
 
