@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from tradewind.datasets.rows import RowError
+from tradewind.datasets.token_rows import open_unpacked
 from tradewind.storage import open_file
 
 MAX_WORDS: Final = 20_000_000
@@ -182,7 +183,7 @@ def _digest(content: Iterable[Any]) -> str:
 
 def read_header(path: str) -> IndexHeader:
     """Read the head of an index, which is not checked."""
-    with open_file(path) as file:
+    with open_unpacked(path) as file:
         digest = file.readline(_MAX_HEADER_BYTES).decode().strip()
         about = json.loads(file.readline(_MAX_HEADER_BYTES))
     counts = tuple(EvaluationCounts(**each) for each in about["evaluations"])
@@ -270,7 +271,7 @@ def load_index(header: IndexHeader) -> NgramIndex:
 def _loaded(header: IndexHeader) -> NgramIndex:
     import numpy as np
 
-    with open_file(header.path) as file:
+    with open_unpacked(header.path) as file:
         file.readline(_MAX_HEADER_BYTES)
         content = file.read()
     if _digest([content]) != header.digest:
