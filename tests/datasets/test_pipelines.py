@@ -380,9 +380,16 @@ def test_files_that_were_there_stay_if_all_other_rows_fail(tmp_path: Path) -> No
     assert [path.name for path in tmp_path.iterdir()] == ["0.jsonl"]
 
 
-def test_mistake_in_code_is_no_bad_row() -> None:
+def test_mistake_in_code_or_killed_process_is_no_bad_row() -> None:
+    def killed(row: int) -> int:
+        if row:
+            raise ChildProcessError("it was killed")
+        return row
+
     with pytest.raises(PipelineError, match="NameError: name 'missing' is not defined"):
         run(of([1]).map(lambda row: missing), on_error="skip")  # type: ignore[name-defined] # noqa: F821
+    with pytest.raises(PipelineError, match="ChildProcessError: it was killed"):
+        run(of([0, 1]).map(killed), on_error="skip")
 
 
 @pytest.mark.parametrize("catches", [False, True])

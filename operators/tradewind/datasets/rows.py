@@ -12,8 +12,8 @@ With ``on_error="skip"`` or ``"quarantine"`` rows that fail are left out: lines 
 for which the function of ``map``, ``flat_map``, ``filter``, the key of ``group_by`` or the combiner of a join fails,
 keys whose reducer fails, and rows without a form in JSON lines or bytes. A row goes with all that was made of it.
 Always an error is what no single row is to blame for: a file that cannot be read on, a function of a whole shard, rows
-that cannot be ordered or fit no schema, mistakes in code such as a missing module or name, and that rows fail and none
-is left.
+that cannot be ordered or fit no schema, mistakes in code such as a missing module or name, a process of the function's
+own that was killed (``ChildProcessError``), and that rows fail and none is left.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Rows:
 
     def reject(self, error: Exception) -> None:
         """Leave out the row that is being processed, or raise ``error``, as ``on_error`` says."""
-        if self.on_error == "raise" or isinstance(error, PERMANENT):
+        if self.on_error == "raise" or isinstance(error, (*PERMANENT, ChildProcessError)):  # no fault of the row
             raise error
         self._tally["rejected"] += 1
         if not self.first_rejection:

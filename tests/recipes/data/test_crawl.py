@@ -456,6 +456,15 @@ def test_crawl_without_any_page_fails_and_requests_again(site: Site, tmp_path: P
     assert list(reasons(crawled(site, urls, tmp_path)).values()) == ["fetched"] * 2
 
 
+def test_host_that_is_given_up_stays_so_in_later_rounds(site: Site, tmp_path: Path) -> None:
+    site.answers = {f"{ONE}/{number}": page(status="503 No", Retry_After=3600) for number in range(9)}
+    site.answers |= {f"{TWO}/{number}": page() for number in range(9)}
+    urls = [site.url(host, f"/{number}") for host in (ONE, TWO) for number in range(9)]
+    found = reasons(crawled(site, urls, tmp_path, addresses_per_shard=3))
+    assert [found[url] for url in urls] == ["busy"] * 9 + ["fetched"] * 9
+    assert site.paths(ONE) == [f"{ONE}/0"] and len(site.paths(TWO)) == 9
+
+
 SCRIPT = """
 import sys
 from tests.recipes.data.test_crawl import Site, step_of

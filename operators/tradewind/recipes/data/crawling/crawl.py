@@ -49,6 +49,8 @@ MOVED: Final = "moved"
 LATER: Final = "later"
 """The address waits for the next round; also the counter of those."""
 _TEXT_ENDINGS: Final = (".txt", ".txt.gz", ".txt.zst")
+_GIVEN_UP: Final = ("busy", "unreachable")
+"""Reasons of a host of which no further address is requested."""
 _STATE: Final = ".crawl"
 _WARC: Final = "warc"
 _OUTCOMES_PER_FILE: Final = 100_000
@@ -335,13 +337,22 @@ class _AtMost:
 
 @dataclass(frozen=True)
 class _Numbering:
-    """Reducer that decides which addresses of a host are requested now: so many, in the order of their texts."""
+    """Reducer that decides which addresses of a host are requested now: so many, in the order of their texts.
+
+    None is of a host that was given up in the round before; its rows get that outcome.
+    """
 
     most: int
 
     def __call__(self, group: str, rows: Iterator[_Row]) -> Iterator[_Row]:
-        count, last = 0, None
+        count, last, given_up = 0, None, {}
         for row in rows:
+            if row.get("is_given_up"):  # without an address, so it comes first
+                given_up = {name: row[name] for name in ("reason", "problem")}
+                continue
+            if given_up:
+                yield {**row, **given_up, "now": True}
+                continue
             count += row["url"] != last
             last = row["url"]
             yield {**row, "now": not group or count <= self.most}
@@ -359,6 +370,10 @@ def _next_rows(row: _Row) -> list[_Row]:
         address = parse_address(row["final_url"])
         about = {"given": row["url"], "redirects": row["redirects"]}
         return [{"group": address.group, "url": str(address), **about}]
+    if row.get("reason") in _GIVEN_UP and row.get("final_url"):
+        about = {name: row[name] for name in ("reason", "problem")}
+        group = parse_address(row["final_url"]).group
+        return [{"group": group, "url": "", "given": "", "redirects": 0, "is_given_up": True, **about}]
     if row.get("now", True):
         return []
     return [{name: row[name] for name in ("group", "url", "given", "redirects")}]

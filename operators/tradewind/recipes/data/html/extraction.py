@@ -105,6 +105,7 @@ class ExtractorProcess:
         Raises:
             ExtractionError: The extractor fails, or exceeds a limit.
             ModuleNotFoundError: Its library is not installed.
+            ChildProcessError: Something else killed the process again and again.
         """
         for _ in range(_MAX_TRIES):
             try:
@@ -118,7 +119,7 @@ class ExtractorProcess:
             if kind == _ERROR:
                 raise ExtractionError(answer)
             return answer
-        raise ExtractionError(f"the extractor was killed {_MAX_TRIES} times")
+        raise ChildProcessError(f"The process of the extractor was killed {_MAX_TRIES} times: is there enough memory?")
 
     def _answer_to(self, html: bytes) -> tuple[bytes, str]:
         process = self._process = self._process or self._start()
