@@ -28,6 +28,7 @@ from tradewind.recipes.data.overlap.evaluation_sets import (
     EVALUATIONS,
     Evaluation,
     counting_evaluations,
+    headers_of,
     index_evaluations,
 )
 from tradewind.recipes.data.overlap.ngram_index import IndexHeader, NgramIndex, load_index
@@ -116,7 +117,8 @@ def decontaminate(
 def find_contaminated(config: DecontaminateConfig) -> Dataset[Any]:
     """Return the pipeline of ``decontaminate``."""
     files = set_files(config.documents, "documents")
-    index = _index(config)
+    made = index_evaluations(config.evaluations, "evaluations", [config.ngram], config.output_path)
+    index = made.headers[config.ngram]
     documents = read_set(files, ("id", "text")).map_shard(Counted("documents"))
     found = documents.map_shard(_Finding(index, config.threshold))
     return found.write_parquet(part_pattern(config.output_path, ".parquet"), _schema())
@@ -124,7 +126,7 @@ def find_contaminated(config: DecontaminateConfig) -> Dataset[Any]:
 
 def write_stats(config: DecontaminateConfig, results: Results) -> None:
     """Write how many documents hold items of each set, how many items were found, and examples of both."""
-    index = _index(config)
+    index = headers_of([config.ngram], config.output_path)[config.ngram]
     files = set_files(config.output_path, "output_path")
     found = flow_backend().execute(dataset_of(files).load_parquet(["items"]).reduce(_numbers, _all_numbers))[0]
     examples = dataset_of(files).load_parquet(["id", "attributes"]).reduce(_examples, _examples_of_all)
@@ -140,11 +142,6 @@ def write_stats(config: DecontaminateConfig, results: Results) -> None:
     ]
     about = {"ngram": config.ngram, "threshold": config.threshold, "counts": counts, "evaluations": evaluations}
     write_json(join(config.output_path, "stats.json"), about | {"examples": flow_backend().execute(examples)[0]})
-
-
-def _index(config: DecontaminateConfig) -> IndexHeader:
-    made = index_evaluations(config.evaluations, "evaluations", [config.ngram], config.output_path)
-    return made.headers[config.ngram]
 
 
 def _schema() -> Any:

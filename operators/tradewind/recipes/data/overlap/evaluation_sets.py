@@ -116,11 +116,20 @@ def index_evaluations(
     stored = tuple(input_files(list(items), field))
     names = tuple(evaluation.name for evaluation in evaluations)
     build = _Build(stored, names, field)
-    pattern = part_pattern(join(folder, "index"), ".bin")
-    paths = flow_backend().execute(Dataset.from_list(list(lengths)).flat_map(build).write_binary(pattern))
-    headers = {length: read_header(path) for length, path in zip(lengths, paths, strict=True)}
+    flow_backend().execute(Dataset.from_list(list(lengths)).flat_map(build).write_binary(_index_pattern(output_path)))
+    headers = headers_of(lengths, output_path)
     _check_headers(list(headers.values()), field)
     return EvaluationIndex(stored, headers)
+
+
+def headers_of(lengths: Sequence[int], output_path: str) -> dict[int, IndexHeader]:
+    """Return the heads of the indexes that ``index_evaluations`` made, by their lengths."""
+    paths = [_index_pattern(output_path).format(shard=at, total=len(lengths)) for at in range(len(lengths))]
+    return {length: read_header(path) for length, path in zip(lengths, paths, strict=True)}
+
+
+def _index_pattern(output_path: str) -> str:
+    return part_pattern(join(output_path, SCRATCH_FOLDER, "evaluations", "index"), ".bin")
 
 
 def _check_headers(headers: Sequence[IndexHeader], field: str) -> None:
