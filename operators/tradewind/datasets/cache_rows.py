@@ -11,13 +11,12 @@ import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from tradewind.datasets.files import parent, state_of
 from tradewind.datasets.rows import RowError, current_rows
+from tradewind.datasets.token_shards import Shard, write_shard
 from tradewind.text import quote_first_names, truncated_repr
-
-if TYPE_CHECKING:
-    from tradewind.datasets.token_shards import Shard
 
 _KIND: Final = "<i4"
 _COLUMN: Final = re.compile(r"[A-Za-z0-9_]{1,100}")
@@ -78,10 +77,6 @@ def _tokens(name: str, value: Any) -> Any:
 
 def write_tokens(batches: Iterator[list[dict[str, Any]]], shard: Any) -> Iterator[ShardOfTokens]:
     """Write the tokens of a shard to the scratch folder, and yield where they are; nothing without rows."""
-    # Here, since globals that a function uses count in the stage's key, and a store's client changes with its use.
-    from tradewind.datasets.files import state_of
-    from tradewind.datasets.token_shards import write_shard
-
     rows, first = current_rows.get(), next(batches, None)
     if rows is None or first is None:
         return
@@ -113,8 +108,7 @@ def write_cache(file: Any, path: str, shards: Iterable[ShardOfTokens], metadata:
         RowError: There are no rows, or two shards have other columns.
         OSError: The tokens of a shard are cut.
     """
-    from tradewind.datasets.cache_builder import write_arrays
-    from tradewind.datasets.files import parent, state_of
+    from tradewind.datasets.cache_builder import write_arrays  # which imports this module
 
     ordered = sorted(shards, key=lambda shard: shard.number)
     if not ordered:

@@ -363,12 +363,17 @@ class _Digest:
 
 
 def _is_own(value: Any) -> bool:
-    """Whether a function or class is of the user's code or of this package, and not of an installed one."""
+    """Whether a function or class is of the user's code or of this package, and not of an installed one.
+
+    Storage counts as installed: what the client of a store holds changes with its use.
+    """
     module = str(getattr(value, "__module__", None))
     file = str(getattr(sys.modules.get(module), "__file__", None) or "")
     if module.partition(".")[0] in sys.stdlib_module_names and module != "__main__":
         return False
-    return module.startswith("tradewind.") or not re.search(r"[/\\](site|dist)-packages[/\\]", file)
+    if module.startswith("tradewind."):
+        return not module.startswith("tradewind.storage")
+    return not re.search(r"[/\\](site|dist)-packages[/\\]", file)
 
 
 def _members(owner: type) -> list[Any]:

@@ -42,9 +42,10 @@ def word_hashes(text: str) -> Any:
         words: Iterable[str] = pattern.findall(text)
     else:
         words = (match[0] for match in pattern.finditer(text))
-    if len(_cached) > _MAX_CACHED:
-        _cached.clear()
-    return np.fromiter(map(_cached.__getitem__, words), np.uint64)
+    known = _known()
+    if len(known) > _MAX_CACHED:
+        known.clear()
+    return np.fromiter(map(known.__getitem__, words), np.uint64)
 
 
 def word_spans(text: str) -> Iterator[tuple[int, int]]:
@@ -98,7 +99,10 @@ class _Words(dict[str, int]):
         return found
 
 
-_cached: Final = _Words()
+@functools.cache
+def _known() -> _Words:
+    """Return the words of this process so far; a value of the module would count in the keys of stages."""
+    return _Words()
 
 
 def _pattern(text: str) -> re.Pattern[str]:
