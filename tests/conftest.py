@@ -65,6 +65,11 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Name bytes by their argument: packed ones may hold the time, and all workers must collect the same cases."""
+    return argname if isinstance(val, bytes) else None
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SharingScheduling:
     return SharingScheduling(config, log)
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import random
+import resource
 import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 
 from tradewind.datasets import (
@@ -26,6 +30,7 @@ from tradewind.datasets.per_file import FilesReport
 from tradewind.datasets.pipeline_step import DatasetStepConfig, run_dataset_step
 from tradewind.datasets.rows import Rows
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
+from tradewind.rehearsal.cloud.loopback_server import Answer, HttpRequest
 
 SHARDS = 6
 
@@ -99,6 +104,48 @@ def test_lost_driver_goes_on_with_missing_shards(folder: Path, undisturbed: dict
     assert outputs(folder) == undisturbed
     assert len(results) == 3
     assert Calls(folder / "calls").counts == Counter(map(str, range(SHARDS)))
+
+
+def test_full_disk_costs_only_the_shards_that_it_stops(folder: Path) -> None:
+    def long(row: dict[str, Any]) -> dict[str, Any]:
+        return {**row, "text": random.Random(row["id"]).randbytes(200_000 if row["id"][0] == "2" else 10).hex()}
+
+    def written(to: Path) -> Dataset[str]:
+        return Dataset.from_files(f"{folder}/in/*.jsonl").load_jsonl().map(long).write_jsonl(f"{to}/{{shard}}.jsonl.gz")
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))  # as far as the disk goes
+    try:
+        with pytest.raises(PipelineError, match="1 of 6 shards failed:\n  shard 2: OSError: .*File too large"):
+            backend(folder).execute(written(folder / "out"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    kept = {path.name: path.stat().st_mtime_ns for path in (folder / "out").iterdir()}
+    assert sorted(kept) == [f"{shard}.jsonl.gz" for shard in (0, 1, 3, 4, 5)]
+    backend(folder).execute(written(folder / "out"))
+    assert kept.items() <= {path.name: path.stat().st_mtime_ns for path in (folder / "out").iterdir()}.items()
+    made = outputs(folder)
+    create_backend("sync").execute(written(folder / "other"))
+    assert made == {path.name: path.read_bytes() for path in (folder / "other").iterdir()}
+
+
+def test_busy_store_that_loses_answers_changes_nothing(
+    folder: Path, undisturbed: dict[str, bytes], gs_folder: str, gcs: LocalCloudStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer, count = gcs.answer, itertools.count(1)
+
+    def disturbed(call: HttpRequest) -> Answer:
+        at = next(count)
+        gcs.lost_answers = int(at % 40 == 25)
+        return gcs.refusal("busy", 503, "try again") if at % 40 == 10 else answer(call)
+
+    monkeypatch.setattr(gcs, "answer", disturbed)
+    rows = Dataset.from_files(f"{folder}/in/*.jsonl").load_jsonl()
+    grouped = rows.group_by(lambda row: row["word"], reducer=counted, num_output_shards=3)
+    data = grouped.write_jsonl(f"{gs_folder}/{{shard}}-of-{{total}}.jsonl.gz")
+    paths = create_backend("sync", scratch=f"{gs_folder}/scratch").execute(data)
+    assert gcs.requests["busy"] >= 3
+    assert {path.rpartition("/")[2]: fsspec.filesystem("gs").cat_file(path) for path in paths} == undisturbed
 
 
 def test_finished_pipeline_reads_and_writes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
