@@ -1,4 +1,4 @@
-"""``python -m benchmarks.data [--quick]``: pipelines beside a tuned loop of processes, Ray Data and datatrove.
+"""``python -m benchmarks.data [--quick]``: pipelines beside a tuned loop of processes, Zephyr, Ray Data and datatrove.
 
 datatrove takes part if DATATROVE_PYTHON names a Python that has it, an environment of its own with ``datatrove==0.10.1
 xxhash<4 tokenizers spacy orjson``. It uses its own libraries of gzip and JSON.
@@ -44,15 +44,19 @@ def bench_map(quick: bool) -> Iterator[Table | Goal]:
 
 
 def bench_deduplicate(quick: bool) -> Iterator[Table | Goal]:
-    """Measure duplicates by a shuffle of small rows, beside Ray Data's groups."""
+    """Measure duplicates by a shuffle of small rows, beside Zephyr and Ray Data's groups."""
     files, rows = (2, 500) if quick else (8, 125_000)
-    ours = in_fresh_process(pipelines.measure_deduplicate, files, rows, True)
-    theirs = in_fresh_process(pipelines.measure_deduplicate, files, min(rows, 10_000), False)
+    sizes = {"tradewind": rows, "Zephyr": rows, "Ray Data": min(rows, 10_000)}
+    found = {engine: in_fresh_process(pipelines.measure_deduplicate, files, sizes[engine], engine) for engine in sizes}
     table = Table("deduplicate: rows by key", ("of", "rows", "seconds", "rows/s"))
-    for way, (count, spent) in (("tradewind, on Ray", ours), ("Ray Data, map_groups", theirs)):
-        table.add(way, f"{count:,}", seconds(spent), f"{count / spent:,.0f}")
+    for engine, (count, spent) in found.items():
+        table.add(engine, f"{count:,}", seconds(spent), f"{count / spent:,.0f}")
     yield table
-    yield at_most("a row, beside Ray Data", ours[1] / ours[0] / (theirs[1] / theirs[0]), 1.0, times)
+    for peer in ("Zephyr", "Ray Data"):
+        count, spent = found[peer]
+        yield at_most(
+            f"a row, beside {peer}", found["tradewind"][1] / found["tradewind"][0] / (spent / count), 1.0, times
+        )
 
 
 def bench_finished(quick: bool) -> Iterator[Table | Goal]:

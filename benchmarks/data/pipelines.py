@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import logging
 import multiprocessing
 import os
 import random
@@ -126,14 +127,29 @@ def measure_map(
             if told.returncode:
                 raise RuntimeError(f"{datatrove}: {told.stderr.decode(errors='replace')[-2_000:]}")
 
+        def zephyr() -> None:
+            from zephyr import Dataset as Theirs
+
+            pages = Theirs.from_files(f"{folder}/in/*.gz").load_jsonl().filter(_is_good).map(_shaped)
+            _execute_by_zephyr(folder, pages.write_jsonl(f"{folder}/zephyr/{{shard}}.jsonl.zst"))  # its gzip is level 9
+
         ours()  # the workers have imported what they need
         measured = [(_timed(loop), _timed(ours)) for _ in range(rounds)]
-        peers = {"Ray Data": _timed(ray_data)}
+        peers = {"Ray Data": _timed(ray_data), "Zephyr": _timed(zephyr)}
         return size, measured, peers | ({"datatrove": _timed(peer)} if datatrove else {})
 
 
-def measure_deduplicate(files: int, rows: int, is_ours: bool) -> tuple[int, float]:
-    """Return the number of rows, and the seconds for one row of each key."""
+def _execute_by_zephyr(folder: str, dataset: Any) -> None:
+    """Execute a data set of the Zephyr that Levanter brings, on this machine: in threads."""
+    from fray import LocalClient
+    from zephyr import ZephyrContext
+
+    logging.disable(logging.WARNING)
+    ZephyrContext(LocalClient(), CORES, chunk_storage_prefix=f"{folder}/between").execute(dataset)
+
+
+def measure_deduplicate(files: int, rows: int, engine: str) -> tuple[int, float]:
+    """Return the number of rows, and the seconds for one row of each key: by tradewind, Zephyr or Ray Data."""
     from tradewind.datasets import Dataset, create_backend
 
     with tempfile.TemporaryDirectory() as folder, on_ray(folder):
@@ -152,7 +168,13 @@ def measure_deduplicate(files: int, rows: int, is_ours: bool) -> tuple[int, floa
             groups = ray.data.read_json(f"{folder}/in", override_num_blocks=files).groupby("id")
             groups.map_groups(lambda group: group.head(1), batch_format="pandas").write_json(f"{folder}/out")
 
-        return files * rows, _timed(ours if is_ours else theirs)
+        def zephyr() -> None:
+            from zephyr import Dataset as Theirs
+
+            unique = Theirs.from_files(f"{folder}/in/*.gz").load_jsonl().deduplicate(lambda row: row["id"])
+            _execute_by_zephyr(folder, unique.write_jsonl(f"{folder}/out/{{shard}}.jsonl.zst"))
+
+        return files * rows, _timed({"tradewind": ours, "Zephyr": zephyr, "Ray Data": theirs}[engine])
 
 
 def _process_slowly(folder: str, shards: int) -> None:
