@@ -38,7 +38,6 @@ documents = normalize("ablation/documents", mixed, shards=SHARDS)
 filtered = filter_documents("ablation/filtered", documents, [GopherRepetition()])
 
 # Both trainings have one tokenizer, and are measured on the same documents, of which neither has seen one.
-
 tokenizer = train_tokenizer("ablation/tokenizer", documents, vocab_size=512)
 parts = [f"part-{shard:05d}-of-{SHARDS:05d}.parquet" for shard in range(SHARDS)]
 runs = {}
