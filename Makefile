@@ -110,7 +110,7 @@ bench-fleet: init ## measure a repair of 1,024 slices in 8 zones, a restart with
 bench-train: init ## measure downloads, tokenizing and training beside the hub's client, Ray Data and Levanter's own (fewer: ARGS="--quick")
 	$(BIN)/python -m benchmarks.train $(ARGS)
 
-bench-data: init ## measure pipelines over files beside a loop of processes, Ray Data and datatrove (fewer: ARGS="--quick")
+bench-data: init ## measure pipelines over files beside a loop of processes, Zephyr, Ray Data and datatrove (fewer: ARGS="--quick")
 	$(BIN)/python -m benchmarks.data $(ARGS)
 
 screenshots: init ## write docs/images from the running demo
