@@ -37,6 +37,14 @@ LAYERS: dict[str, set[str]] = {
     "runtime": {"text", "machine", "steps", "storage", "cloud_tpu", "records", "serialization", "attempts"},
     "fleet": {"text", "machine", "storage", "cloud_tpu", "ray_jobs", "records", "runtime"},
     "recipes": {"_version", "text", "steps", "storage", "cloud_tpu", "datasets", "records", "plans", "runtime"},
+    "serving": {
+        "_version", "text", "timeouts", "machine", "steps", "storage", "ray_jobs", "cloud_tpu", "datasets", "records",
+        "runtime", "recipes",
+    },
+    "evaluation": {
+        "_version", "text", "timeouts", "machine", "steps", "storage", "cloud_tpu", "datasets", "records", "plans",
+        "runtime", "recipes", "serving",
+    },
     "rehearsal": {"text", "timeouts", "storage", "cloud_tpu", "records", "runtime"},
     "links": {"ray_jobs"},
     "deployment": {"steps", "storage", "ray_jobs", "cloud_tpu", "fleet", "plans", "serialization"},
@@ -48,7 +56,7 @@ LAYERS: dict[str, set[str]] = {
     "hooks": {"steps", "ray_jobs", "records", "serialization", "attempts", "deployment", "triggers", "tasks"},
     "operators": {
         "text", "timeouts", "steps", "ray_jobs", "cloud_tpu", "fleet", "records", "serialization", "plans", "attempts",
-        "runtime", "recipes", "links", "deployment", "triggers", "tasks",
+        "runtime", "recipes", "serving", "evaluation", "links", "deployment", "triggers", "tasks",
     },
     "sensors": {"ray_jobs", "cloud_tpu", "deployment", "triggers", "tasks"},
     "decorators": {"operators"},
@@ -56,10 +64,10 @@ LAYERS: dict[str, set[str]] = {
         "text", "steps", "storage", "ray_jobs", "records", "serialization", "plans", "attempts", "runtime", "tasks",
     },
     "experiments": {"steps", "serialization", "plans", "tasks", "operators", "local"},
-    "marin": {"text", "machine", "steps", "storage", "datasets", "serialization", "recipes", "tasks", "experiments"},
+    "marin": {"text", "machine", "steps", "storage", "datasets", "serialization", "recipes", "serving", "evaluation", "tasks", "experiments"},
     "cli": {
         "text", "timeouts", "machine", "steps", "storage", "ray_jobs", "cloud_tpu", "fleet", "datasets", "records",
-        "serialization", "plans", "attempts", "runtime", "recipes", "rehearsal", "deployment", "tasks", "operators",
+        "serialization", "plans", "attempts", "runtime", "recipes", "serving", "evaluation", "rehearsal", "deployment", "tasks", "operators",
         "marin",
     },
     "provider_info": {"_version"},
@@ -69,7 +77,7 @@ LAYERS: dict[str, set[str]] = {
 
 WITHOUT_AIRFLOW = {
     "text", "timeouts", "machine", "steps", "storage", "ray_jobs", "cloud_tpu", "fleet", "datasets",
-    "records", "serialization", "plans", "attempts", "runtime", "recipes", "rehearsal",
+    "records", "serialization", "plans", "attempts", "runtime", "recipes", "serving", "evaluation", "rehearsal",
 }  # fmt: skip
 """Packages that clusters import, or that must be importable without Airflow."""
 

@@ -1,0 +1,1 @@
+"""Evaluate models: harnesses against a served model, scores with intervals, records and comparisons."""
