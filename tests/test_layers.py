@@ -64,11 +64,14 @@ LAYERS: dict[str, set[str]] = {
         "text", "steps", "storage", "ray_jobs", "records", "serialization", "plans", "attempts", "runtime", "tasks",
     },
     "experiments": {"steps", "serialization", "plans", "tasks", "operators", "local"},
-    "marin": {"text", "machine", "steps", "storage", "datasets", "serialization", "recipes", "serving", "evaluation", "tasks", "experiments"},
+    "marin": {
+        "text", "machine", "steps", "storage", "datasets", "serialization", "recipes", "serving", "evaluation", "tasks",
+        "experiments",
+    },
     "cli": {
         "text", "timeouts", "machine", "steps", "storage", "ray_jobs", "cloud_tpu", "fleet", "datasets", "records",
-        "serialization", "plans", "attempts", "runtime", "recipes", "serving", "evaluation", "rehearsal", "deployment", "tasks", "operators",
-        "marin",
+        "serialization", "plans", "attempts", "runtime", "recipes", "serving", "evaluation", "rehearsal", "deployment",
+        "tasks", "operators", "marin",
     },
     "provider_info": {"_version"},
     "": {"_version", "steps", "experiments"},
