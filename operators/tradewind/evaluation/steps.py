@@ -1,0 +1,124 @@
+"""Make the steps of evaluations, with one function for each harness.
+
+Each step is a small job on one CPU that sends requests to a pool, which it starts if none serves the model yet. So
+evaluations of one model share one pool, and where it runs does not count in their versions. The functions refuse what
+the harness would find only after the model is served.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+
+from tradewind.evaluation.config import OWN_MODEL, EvaluationConfig, ServedAddress
+from tradewind.evaluation.run import evaluate
+from tradewind.evaluation.tasks import EvalTaskConfig
+from tradewind.recipes.data.document_sets import path_input
+from tradewind.recipes.model_spec import versioned_value
+from tradewind.recipes.steps import naming_step
+from tradewind.serving.config import ServingConfig
+from tradewind.steps import ExecutorStep, this_output_path
+from tradewind.text import did_you_mean, truncated_repr
+
+COUNTED: Final = ("evals", "max_eval_instances", "apply_chat_template", "generation_params", "seed", "options")
+"""Fields of ``EvaluationConfig`` that decide scores: they count in the version if given, as do paths."""
+_PATHS: Final = ("model_path", "task_path", "tokenizer")
+_STEP_OPTIONS: Final = (
+    "description", "override_output_path", "pip_dependency_groups", "cluster", "secrets", "recipe",
+)  # fmt: skip
+RESUMABLE: Final = (".answers/**",)
+
+
+@naming_step
+def evaluation_step(
+    name: str, evaluator: str, options: Mapping[str, Any], *, counted: Collection[str] = COUNTED
+) -> ExecutorStep:
+    """Make the step of a harness.
+
+    Args:
+        name: Name of the step.
+        evaluator: Name of the harness.
+        options: Of ``ExecutorStep`` and ``EvaluationConfig``; ``resources`` are those of an engine.
+        counted: Fields that count in the version if they are given; Marin's own steps count fewer.
+
+    Raises:
+        ValueError: An option is a field of neither, or a value is invalid.
+    """
+    given = {field: value for field, value in options.items() if field not in _STEP_OPTIONS}
+    known = {each.name for each in dataclasses.fields(EvaluationConfig)} - {"evaluator", "evaluation_path"}
+    for field in given:
+        if field not in known:
+            meant = did_you_mean(field, [*known, *_STEP_OPTIONS])
+            raise ValueError(f"{truncated_repr(field)} is no option of an evaluation; {meant}")
+    EvaluationConfig(evaluator, evaluation_path="checked here", **{"model_name": None} | given)
+    fields = {field: _counted(field, value) if field in counted else value for field, value in given.items()}
+    paths = {field: path_input(field, given[field]) for field in _PATHS if given.get(field) is not None}
+    served = {field: _served(given.get(field), field) for field in ("serving", "judge")}
+    config = EvaluationConfig(
+        evaluator, evaluation_path=this_output_path(), **{"model_name": None} | fields | paths | served
+    )
+    about = {"description": f"Evaluates {given.get('model_name') or 'a model'} with {evaluator}."}
+    placed = {field: options[field] for field in _STEP_OPTIONS if options.get(field) is not None}
+    return ExecutorStep(name, evaluate, config, resumable=RESUMABLE, **about | placed)
+
+
+def _counted(field: str, value: Any) -> Any:
+    return value if value is None else versioned_value(list(value) if field == "evals" else value)
+
+
+def _served(given: Any, field: str) -> Any:
+    """Leave a pool's place out of the version, but not which model answers."""
+    if isinstance(given, ServedAddress):
+        return dataclasses.replace(given, model=versioned_value(given.model))
+    if isinstance(given, ServingConfig):
+        return dataclasses.replace(given, model=OWN_MODEL if field == "serving" else path_input(field, given.model))
+    return None
+
+
+def evaluate_lm_evaluation_harness(
+    model_name: str,
+    model_path: Any,
+    evals: Sequence[EvalTaskConfig],
+    max_eval_instances: int | None = None,
+    engine_kwargs: Mapping[str, Any] | None = None,
+    resource_config: Any = None,
+    apply_chat_template: bool = False,
+    wandb_tags: Sequence[str] | None = None,
+    discover_latest_checkpoint: bool = True,
+    *,
+    name: str | None = None,
+    **options: Any,
+) -> ExecutorStep:
+    """Return a step that measures a model with lm-eval, which sends its requests to a pool that serves it.
+
+    Args:
+        model_name: The model's name in results.
+        model_path: An export, a training, a checkpoint, or ``hub:ORGANISATION/NAME@REVISION``.
+        evals: Tasks of lm-eval, or of the folder ``task_path``.
+        max_eval_instances: Documents of each task at most; None for all.
+        engine_kwargs: Options of the engine, if ``serving`` is not given.
+        resource_config: Resources of the engine, if ``serving`` is not given.
+        apply_chat_template: Whether prompts are conversations in the model's chat template.
+        wandb_tags: Tags of the run in W&B, where it is configured.
+        discover_latest_checkpoint: Whether a training's newest export is measured.
+        name: Name of the step, by default that of Marin's.
+        options: Of ``ExecutorStep`` and ``EvaluationConfig``, such as ``serving``, ``task_path`` and ``seed``.
+
+    Raises:
+        ValueError: With the step's name and the field.
+    """
+    given: dict[str, Any] = {
+        "model_name": model_name,
+        "model_path": model_path,
+        "evals": evals,
+        "max_eval_instances": max_eval_instances,
+        "engine_kwargs": engine_kwargs,
+        "resource_config": resource_config,
+        "apply_chat_template": apply_chat_template or None,
+        "wandb_tags": wandb_tags,
+        "discover_latest_checkpoint": discover_latest_checkpoint,
+    }
+    fields = {field: value for field, value in given.items() if value is not None}
+    step = f"evaluation/lm_evaluation_harness/{model_name}" if name is None else name
+    return evaluation_step(step, "lm_evaluation_harness", fields | options)
