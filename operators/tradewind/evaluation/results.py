@@ -120,10 +120,11 @@ class Score:
         low, high: Ends of the interval; None without a value or with the interval ``"none"``.
         scored: Number of documents with a score.
         attempted: Number of documents that the model was asked about.
-        errors: Number of documents with an error instead of a score.
+        errors: Number of attempted documents without a score.
         coverage: Scored documents as a share of all documents of the task.
         higher_is_better: None if the harness does not say.
-        interval: ``"wilson"``, ``"student"``, or ``"none"`` for a number that is no mean over documents.
+        interval: Its formula, see ``tradewind.evaluation.statistics``; ``"none"`` for a number that is no mean over
+            documents, or without a value.
     """
 
     metric: str
