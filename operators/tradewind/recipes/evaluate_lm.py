@@ -6,8 +6,7 @@ Over exactly these predicted tokens:
     loss          = total nats / number of tokens
     bits per byte = total nats / ln 2 / total UTF-8 bytes of the text that these tokens spell
 
-A byte-level token spells one byte per character of its vocabulary entry; the end-of-text token spells none. Levanter
-puts a space before the end of every text. It belongs to no text, so its byte does not count either.
+``tradewind.recipes.lm.token_bytes`` says what a token spells.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from tradewind.datasets.tokenizer_files import local_tokenizer
 from tradewind.recipes.lm import levanter_parts
 from tradewind.recipes.lm.levanter_parts import quiet_libraries
 from tradewind.recipes.lm.stored_models import ModelAxes, load_checkpointed, load_export, model_axes
+from tradewind.recipes.lm.token_bytes import token_bytes
 from tradewind.recipes.model_spec import MODEL_SIZES, check_context
 from tradewind.recipes.train_lm import checkpoints_path, export_path
 from tradewind.steps.fields import PATH, SOME_TEXT, TEXT, check_fields, integer, number, one_of
@@ -56,24 +56,12 @@ class Score:
         return self.nats / math.log(2) / self.text_bytes
 
 
-def bytes_of_tokens(tokenizer: Any) -> np.ndarray:
-    """Return the bytes that each token of a byte-level vocabulary spells: int64, shape ``[vocabulary]``."""
-    import numpy as np
+def bytes_of_predicted(spelled: np.ndarray, seq_len: int) -> int:
+    """Return the bytes of the predicted tokens of a split, given those of all its tokens in a row.
 
-    special = set(tokenizer.all_special_ids)
-    entries = [tokenizer.convert_ids_to_tokens(token) for token in range(len(tokenizer))]
-    return np.array([0 if token in special else len(entry) for token, entry in enumerate(entries)], dtype=np.int64)
-
-
-def bytes_of_predicted(tokens: np.ndarray, seq_len: int, token_bytes: np.ndarray, end_of_text: int) -> int:
-    """Return the UTF-8 bytes of the text that the predicted tokens of a split spell.
-
-    ``tokens`` are all its tokens in a row, shape ``[tokens]``; an incomplete last sequence is left out.
+    An incomplete last sequence is left out.
     """
-    spelled = token_bytes[tokens]
-    spelled[:-1] -= tokens[1:] == end_of_text  # the space before every end of text
-    spelled[tokens == end_of_text] = 0
-    sequences = len(tokens) // seq_len
+    sequences = len(spelled) // seq_len
     return int(spelled[: sequences * seq_len].reshape(sequences, seq_len)[:, 1:].sum())
 
 
@@ -153,7 +141,7 @@ class LmEvalConfig:
     cache_path: str
     """Output of ``build_token_cache``, whose validation split the model predicts."""
     tokenizer_path: str
-    """The tokenizer of that cache and that model; byte-level, as ``train_bpe_tokenizer`` makes them."""
+    """The tokenizer of that cache and that model; byte-level or of SentencePiece."""
     output_path: str
     """Gets ``results.json``."""
     model_size: str = ""
@@ -263,6 +251,7 @@ class _Scorer:
     """The validation split, for several models."""
 
     def __init__(self, config: LmEvalConfig, data: LmDataConfig, axes: ModelAxes, mesh: Any, mapping: Any) -> None:
+        import numpy as np
         from levanter.data import DataLoader
 
         dataset = data.validation_sets(axes.config.max_Pos.resize(config.seq_len))[levanter_parts.COMPONENT]
@@ -270,10 +259,12 @@ class _Scorer:
             raise ValueError(f"The validation split under cache_path {config.cache_path} is shorter than seq_len.")
         self.batches = DataLoader(dataset, config.batch_size, mesh=mesh, axis_resources=mapping)
         self.mapping = mapping
-        tokenizer = data.the_tokenizer
+        spelling = token_bytes(data.the_tokenizer)
+        if spelling is None:
+            raise ValueError(f"tokenizer_path {config.tokenizer_path} is neither byte-level nor of SentencePiece.")
         tokens = levanter_parts.all_tokens(data.build_caches("validation")[levanter_parts.COMPONENT])
-        token_bytes = bytes_of_tokens(tokenizer)
-        self.text_bytes = bytes_of_predicted(tokens, config.seq_len, token_bytes, tokenizer.eos_token_id)
+        starts = np.concatenate([[0], np.flatnonzero(tokens == spelling.end_of_text) + 1])
+        self.text_bytes = bytes_of_predicted(spelling.spelled(tokens, starts), config.seq_len)
 
     def score(self, model: Any) -> Score:
         """Score one model on the split."""

@@ -1,7 +1,7 @@
 """Train a byte-level BPE tokenizer: it encodes every text, and is the same for the same documents.
 
 The vocabulary is the end-of-text token, the 256 bytes, then merges by frequency. Every character of a token's entry is
-one byte, which ``tradewind.recipes.evaluate_lm`` counts.
+one byte, which ``tradewind.recipes.lm.token_bytes`` counts.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from tradewind.recipes.evaluate_lm import LmEvalConfig, Score, bytes_of_predicte
 from tradewind.recipes.lm import stored_models
 from tradewind.recipes.lm.levanter_parts import cache_folder, check_cache
 from tradewind.recipes.lm.pod_config import TrainingOutput
+from tradewind.recipes.lm.token_bytes import TokenBytes
 from tradewind.recipes.lm.training_summary import TYPICAL_UTILIZATION, TrainingSummary, end_lines
 from tradewind.recipes.metrics.file import MetricsFile, read_metrics, series
 from tradewind.recipes.metrics.tracking import TrackingOptions, TrainingLog
@@ -156,11 +157,11 @@ def test_progress_line_every_few_steps_without_repeats(tmp_path: Path, capsys: p
 
 
 def test_bits_per_byte_exclude_first_end_and_leading_space() -> None:
-    # Token n spells n bytes; 0 ends a text. A space follows the text of 5 bytes: 3 + 3 - 1.
-    tokens = np.array([4, 3, 3, 0, 2, 2, 1, 0, 9, 9, 9])
-    token_bytes = np.arange(10)
-    assert bytes_of_predicted(tokens, 4, token_bytes, end_of_text=0) == (3 + (3 - 1) + 0) + (2 + (1 - 1) + 0)
-    assert bytes_of_predicted(tokens, 11, token_bytes, end_of_text=0) == 3 + 2 + 2 + 2 + 0 + 27
+    # Token n spells n bytes, of which an odd one ends with a space; 0 ends a text, and a space of no text precedes it.
+    spelling = TokenBytes(np.arange(10), np.zeros(10, bool), np.arange(10) % 2 == 1, end_of_text=0)
+    spelled = spelling.spelled(np.array([4, 3, 3, 0, 2, 2, 1, 0, 9, 9, 9]), np.array([0, 4, 8]))
+    assert bytes_of_predicted(spelled, 4) == (3 + (3 - 1) + 0) + (2 + (1 - 1) + 0)
+    assert bytes_of_predicted(spelled, 11) == 3 + 2 + 2 + 2 + 0 + 27
     score = Score(nats=float(np.log(2)) * 300, tokens=100, text_bytes=150)
     assert score.bits_per_byte == pytest.approx(2.0)
     assert score.loss == pytest.approx(np.log(2) * 3)
