@@ -1,0 +1,96 @@
+"""The scores of evaluations as text: cells of tables, and the summary of one evaluation in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from tradewind.evaluation.results import EvaluationRecord, Score, Status, TaskRecord
+from tradewind.evaluation.scores import MIN_COVERAGE
+from tradewind.text import as_markdown, format_duration, format_time, markdown_text, single_line
+
+SCORE_COLUMNS: Final = ("score", "95 % interval", "documents", "status")
+_GROUP: Final = "A group's score is that of all documents of its tasks together, not a mean of their scores."
+_INTERVALS: Final = "The interval holds what is missing at its worst and at its best."
+
+
+def score_cells(task: TaskRecord, score: Score | None) -> list[str]:
+    """Return the cells of ``SCORE_COLUMNS`` for a score; None for a task without any."""
+    if score is None:
+        return ["", "", f"0 of {task.num_documents:,}", status_text(task, None)]
+    documents = f"{score.scored:,} of {task.num_documents:,}"
+    return [format_number(score.value), format_interval(score.low, score.high), documents, status_text(task, score)]
+
+
+def status_text(task: TaskRecord, score: Score | None) -> str:
+    """Return the status of a score in words."""
+    if task.status in (Status.FAILED, Status.INFRASTRUCTURE_LOST):
+        return task.status.replace("_", " ")
+    return str(Status.INCOMPLETE if score is None or score.value is None else Status.SUCCEEDED)
+
+
+def format_number(value: float | None) -> str:
+    """Format a score with four digits."""
+    return "" if value is None else f"{value:.4g}" if abs(value) >= 1 else f"{value:.4f}"
+
+
+def format_interval(low: float | None, high: float | None) -> str:
+    """Format an interval; nothing without one."""
+    return "" if low is None or high is None else f"{format_number(low)} to {format_number(high)}"
+
+
+def format_shots(task: TaskRecord) -> str:
+    """Format the number of examples in a prompt."""
+    return "" if task.num_fewshot is None else f"{task.num_fewshot}"
+
+
+def summary_rows(record: EvaluationRecord) -> list[list[str]]:
+    """Return the table of the scores of an evaluation, head first, groups last."""
+    rows = [["task", "version", "shots", "metric", *SCORE_COLUMNS]]
+    for name, task in (*record.tasks.items(), *record.groups.items()):
+        label = f"{single_line(name)} ({len(task.members)} tasks)" if task.members else single_line(name)
+        for score in task.scores or (None,):
+            metric = "" if score is None else f"{single_line(score.metric)}{arrow(score.higher_is_better)}"
+            rows.append([label, task.task_version, format_shots(task), metric, *score_cells(task, score)])
+    return rows
+
+
+def arrow(higher_is_better: bool | None) -> str:
+    """Return the sign for the better direction of a metric; nothing if it is unknown."""
+    return "" if higher_is_better is None else " ↑" if higher_is_better else " ↓"
+
+
+def summary_markdown(record: EvaluationRecord) -> str:
+    """Return ``summary.md``."""
+    parts = [f"# {markdown_text(record.model.name)}: {markdown_text(record.evaluation)}", "\n".join(_facts(record))]
+    if record.tasks:
+        parts += [as_markdown(summary_rows(record)), f"{_INTERVALS} {_GROUP}" if record.groups else _INTERVALS]
+    named = [(name, task.error) for name, task in (*record.tasks.items(), *record.groups.items()) if task.error]
+    if problems := [f"- {markdown_text(f'{name}: {error}')}" for name, error in named]:
+        least = f"Below {MIN_COVERAGE:.0%} of the documents there is no number."
+        parts.append("\n\n".join(["## Without a number", least, "\n".join(problems)]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _facts(record: EvaluationRecord) -> Iterator[str]:
+    model, serving = record.model, record.serving
+    version = f", version {model.version}" if model.version else ""
+    yield f"- Status: {record.status.replace('_', ' ')}{f': {markdown_text(record.error)}' if record.error else ''}"
+    yield f"- Model: {markdown_text(f'{model.path}{version}')}"
+    yield f"- Served by: {markdown_text(', '.join(_texts(_served(serving.engine, serving.version), serving.hardware)))}"
+    if record.harness_version:
+        yield f"- Harness: {markdown_text(f'{record.evaluation} {record.harness_version}')}"
+    if record.commit:
+        yield f"- Commit: {markdown_text(record.commit)}"
+    pause = f", of which {format_duration(record.paused_s)} paused" if record.paused_s else ""
+    yield f"- From {format_time(record.started_at)}, {format_duration(record.ended_at - record.started_at)}{pause}"
+    speed = f", {record.tokens_per_second:,.0f} tokens/s" if record.tokens_per_second is not None else ""
+    yield f"- {record.requests:,} requests, {record.cached:,} of them answered by an earlier attempt{speed}"
+
+
+def _served(engine: str, version: str | None) -> str:
+    return f"{engine} {version}" if version else engine
+
+
+def _texts(*texts: str | None) -> Sequence[str]:
+    return [text for text in texts if text]
