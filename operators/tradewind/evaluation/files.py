@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
@@ -138,6 +138,9 @@ def _collect_scores(file: Any, found: Mapping[str, TaskScores]) -> None:
     needed = ("task", "document", "prompt_sha256")
     if missing := [name for name in needed if name not in names]:
         raise _FormatError(f"it has no column {missing[0]}")
+    kinds = {name: file.schema_arrow.field(name).type for name in metrics}
+    if wrong := [name for name, kind in kinds.items() if not pa.types.is_floating(kind)]:
+        raise _FormatError(f"{single_line(wrong[0])} holds no numbers")
     if file.metadata.num_rows > MAX_DOCUMENTS:
         raise _FormatError(f"it has more than {MAX_DOCUMENTS:,} rows")
     for batch in file.iter_batches(_BATCH_ROWS, columns=[*needed, *metrics]):
@@ -151,5 +154,5 @@ def _collect_scores(file: Any, found: Mapping[str, TaskScores]) -> None:
                 raise _FormatError(f"document {single_line(document, 40)!r} of {single_line(task, 40)} occurs twice")
             scores.prompts[document] = prompt
             for name in metrics:
-                with suppress(TypeError):  # None
-                    scores.scores.setdefault(name.removeprefix(SCORE), {})[document] = float(row[name])
+                if row[name] is not None and math.isfinite(row[name]):
+                    scores.scores.setdefault(name.removeprefix(SCORE), {})[document] = row[name]

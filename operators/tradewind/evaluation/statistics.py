@@ -96,6 +96,25 @@ def unpaired_difference(before: Scores, after: Scores) -> Interval:
     return Interval(means[1] - means[0], low, high, UNPAIRED)
 
 
+def ratio_interval(parts: Sequence[float], wholes: Sequence[float]) -> Interval:
+    """Return ``sum(parts) / sum(wholes)``, such as bits per byte over texts of some bytes, with its interval.
+
+    That of the mean of ``parts - ratio * wholes`` as a share of the mean of ``wholes`` (Cochran, Sampling Techniques,
+    1977, chapter 6). Some dozen documents are needed before it covers as often as it says.
+
+    Raises:
+        ValueError: The sum of ``wholes`` is 0.
+    """
+    total = math.fsum(wholes)
+    if not total:
+        raise ValueError("all documents are empty")
+    ratio = math.fsum(parts) / total
+    scale = len(wholes) / total
+    pairs = zip(parts, wholes, strict=True)
+    low, high = _student([ratio + (part - ratio * whole) * scale for part, whole in pairs])
+    return Interval(ratio, low, high, STUDENT)
+
+
 def _known(scores: Iterable[float | None]) -> list[float]:
     known = [score for score in scores if score is not None]
     if not known:
