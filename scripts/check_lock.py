@@ -26,14 +26,16 @@ PIN = re.compile(r"[A-Za-z0-9][\w.-]*(?:\[[\w.,-]+\])?==[\w.!+-]+(?:\s*;.+)?")
 """A name with a version, and not, for example, a URL that contains ``==``."""
 SHARED = ("apache-airflow", "apache-airflow-task-sdk", "ray")
 """Packages whose versions are equal for Tradewind and the benchmarks' peers."""
-CHIPS = ("cuda", "tpu", "vllm")
-"""Extras with accelerator libraries, which only images install."""
+CHIPS = ("cuda", "evaluation", "tpu", "vllm")
+"""Extras that only images install: libraries of accelerators, and lm-eval, which the tests keep apart."""
 SETTLES_ITS_OWN = "vllm"
 """Image whose versions vLLM determines, except Ray's, which must be equal on all nodes of a cluster."""
 BUILD = "build"
 """Its lock has the packages that build our wheel in the images."""
 LM_EVAL = Path("tests", "recipes", "metrics", "lm_eval.in")
 """Packages of one test beyond requirements.lock; its lock is beside it."""
+HARNESSES = Path("operators", "tradewind", "evaluation", "locks")
+"""Packages of environments of their own, each with its lock."""
 CLASSIFIER = re.compile(r"Programming Language :: Python :: (3\.\d+)")
 
 
@@ -162,10 +164,11 @@ def _by_lock(root: Path, pyproject: dict[str, Any], lock: str) -> Iterator[tuple
     for name in images(pyproject):
         path = image_lock(name)
         yield path, image_problems(pyproject, name, _text(root, path), lock, oldest)
-    if (root / LM_EVAL).exists():
-        lines = (line for line in _text(root, LM_EVAL).splitlines() if not line.startswith("#"))
-        path = LM_EVAL.with_suffix(".lock")
-        yield path, problems(map(Requirement, lines), _text(root, path))
+    for names in (LM_EVAL, *(path.relative_to(root) for path in sorted((root / HARNESSES).glob("*.in")))):
+        if (root / names).exists():
+            lines = (line for line in _text(root, names).splitlines() if not line.startswith("#"))
+            path = names.with_suffix(".lock")
+            yield path, problems(map(Requirement, lines), _text(root, path))
     if images(pyproject):
         builders = map(Requirement, pyproject["build-system"]["requires"])
         yield image_lock(BUILD), problems(builders, _text(root, image_lock(BUILD)))

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Resolve pyproject.toml, with hashes, for each Python of its classifiers and each that has a lock already: into
 # requirements.lock for the oldest, into locks/VERSION.lock for the others. Those begin with the pins of
-# requirements.lock, to differ only where they must. What lm-eval needs besides has a lock of its own.
+# requirements.lock, to differ only where they must. What lm-eval needs besides has a lock of its own, and so do
+# the environments of HELM and AlpacaEval.
 # Usage: scripts/lock.sh UV
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -25,3 +26,9 @@ for version in "${versions[@]:1}"; do
 done
 "$uv" pip compile --quiet tests/recipes/metrics/lm_eval.in --no-deps --python-version "${versions[0]}" --no-header \
     --no-annotate --no-emit-index-url --no-emit-find-links --generate-hashes -o tests/recipes/metrics/lm_eval.lock
+harnesses=operators/tradewind/evaluation/locks
+for name in helm alpaca_eval; do
+    "$uv" pip compile --quiet "$harnesses/$name.in" --override "$harnesses/overrides.txt" \
+        --python-version "${versions[0]}" --no-header --no-annotate --no-emit-index-url --no-emit-find-links \
+        --generate-hashes -o "$harnesses/$name.lock"
+done
