@@ -13,13 +13,15 @@ _TEMPLATE: Final = (
     "{% for message in messages %}<{{ message.role }}>{{ message.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
+_LETTERS: Final = 94
+"""The first tokens of the vocabulary are the visible characters of ASCII."""
 _WIDTH, _HEADS, _LAYERS, _MLP = 64, 2, 2, 128
 
 
 def tiny_export(folder: Path, *, chat: bool = True, seed: int = 0) -> Path:
     """Write a Llama with random weights and its tokenizer into ``folder``; return it.
 
-    With other seeds it gives other answers. Without ``chat`` its tokenizer has no chat template.
+    Its likeliest tokens are characters of ASCII. With other seeds it gives other answers. Without ``chat`` its tokenizer has no chat template.
     """
     folder.mkdir(parents=True, exist_ok=True)
     vocabulary = _write_tokenizer(folder, chat)
@@ -93,4 +95,5 @@ def _write_weights(file: Path, vocabulary: int, seed: int) -> None:
         else (chance.standard_normal(shape) / shape[1] ** 0.5).astype(np.float32)
         for name, shape in shapes.items()
     }
+    weights["lm_head.weight"] *= np.where(np.arange(vocabulary) < _LETTERS, 4, 0.4)[:, None].astype(np.float32)
     save_file(weights, str(file), {"format": "pt"})
