@@ -155,6 +155,19 @@ class ServingConfig:
         return ServingConfig(**{**given, "resources": _read_resources(given.get("resources", {"kind": "cpu"}))})
 
 
+@dataclass(frozen=True)
+class EngineLimits:
+    """How long an engine may take.
+
+    Attributes:
+        start_s: From its process to its first healthy answer.
+        frozen_s: Without a healthy answer, once it had one.
+    """
+
+    start_s: float = 3600.0
+    frozen_s: float = 60.0
+
+
 def pool_name(config: ServingConfig) -> str:
     """Return the name of the pool that serves this config: equal for all users who could share its engines.
 

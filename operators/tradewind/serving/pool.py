@@ -6,14 +6,28 @@ in named detached actors, too (``worker``). All end at the pool's timeout, or wh
 
 from __future__ import annotations
 
+import hashlib
+import logging
+import re
+import secrets
+import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Final
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
-from tradewind.serving.config import ServingConfig
+from tradewind.serving.config import EngineLimits, ServingConfig, pool_name
+from tradewind.text import single_line
 
 NAMESPACE: Final = "tradewind.serving"
 READY_TIMEOUT_S: Final = 3600.0
+HEAD_RESTART_S: Final = 120.0
+"""How long a head may take to answer: it may have been killed, and Ray restarts it."""
+_STOP_S: Final = 30.0
+_POLL_S: Final = 0.5
+_TOKEN_BYTES: Final = 32
+_WORKER: Final = "-worker-"
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
 class PoolError(RuntimeError):
@@ -99,11 +113,39 @@ class ServedPool:
         Raises:
             PoolError: Engines do not start, with the end of their log; or the time is over.
         """
-        raise NotImplementedError
+        deadline, said = time.monotonic() + timeout_s, None
+        while True:
+            status = self._call("status", is_used=True)
+            new = status.state, [(engine.name, engine.state) for engine in status.engines]
+            if say is not None and new != said:
+                say(status)
+            said = new
+            if status.state == "ready":
+                return status
+            if status.state == "failed":
+                raise PoolError(f"Pool {self.name}: its engines do not start. {status.last_error}")
+            if time.monotonic() > deadline:
+                states = ", ".join(f"{engine.name} is {engine.state}" for engine in status.engines) or "it has none"
+                raise PoolError(f"Pool {self.name}: no engine was ready within {timeout_s:.0f} s: {states}.")
+            time.sleep(_POLL_S)
 
     def status(self) -> PoolStatus:
-        """Return the pool's state."""
-        raise NotImplementedError
+        """Return the pool's state.
+
+        Raises:
+            PoolError: The pool has ended.
+        """
+        return self._call("status")
+
+    def admit(self, token_sha256: str) -> None:
+        """Let requests in with another token, of which this is the SHA-256 in hexadecimal digits.
+
+        Raises:
+            PoolError: It is none, or the pool has ended.
+        """
+        if not _SHA256.fullmatch(token_sha256):
+            raise PoolError("A pool takes the SHA-256 of a token, 64 hexadecimal digits, and not the token itself.")
+        self._call("join", token_sha256)
 
     def rejoin(self) -> ServedPool:
         """Return the pool with its present address, in which the token counts again.
@@ -111,32 +153,146 @@ class ServedPool:
         Raises:
             PoolError: The pool has ended.
         """
-        raise NotImplementedError
+        status = self._call("join", hashlib.sha256(self.token.encode()).hexdigest())
+        return replace(self, address=status.address)
 
     def stop(self) -> None:
         """End the pool and all its engines, and wait for that."""
-        raise NotImplementedError
+        stop_pool(self.name)
+
+    def _call(self, method: str, *arguments: Any, **options: Any) -> PoolStatus:
+        """Call the head; wait while Ray restarts it.
+
+        Raises:
+            PoolError: The pool has ended.
+        """
+        import ray
+
+        deadline = time.monotonic() + HEAD_RESTART_S
+        while True:
+            try:
+                head = ray.get_actor(self.name, namespace=NAMESPACE)
+                answer: PoolStatus = ray.get(
+                    getattr(head, method).remote(*arguments, **options), timeout=max(1.0, deadline - time.monotonic())
+                )
+            except (ray.exceptions.ActorUnavailableError, ray.exceptions.GetTimeoutError) as error:
+                if time.monotonic() > deadline:
+                    raise PoolError(f"Pool {self.name} does not answer: {single_line(error)}") from None
+                time.sleep(_POLL_S)
+            except (ValueError, ray.exceptions.RayError) as error:
+                raise PoolError(f"Pool {self.name} has ended: {single_line(error)}") from None
+            else:
+                return answer
 
 
-def ensure_pool(config: ServingConfig, *, token: str | None = None) -> ServedPool:
+def ensure_pool(config: ServingConfig, *, token: str | None = None, limits: EngineLimits | None = None) -> ServedPool:
     """Return the pool that serves this config; start it if the cluster has none. Return before it is ready.
 
     It runs inside a Ray job or driver; a process that is not connected to Ray connects to the cluster of its node.
 
     Args:
+        config: The model and its engines.
         token: A bearer token to use; a random one if None.
+        limits: How long an engine may take for its start, and without an answer.
 
     Raises:
         PoolError: The cluster could never run it, or the model or engine is wrong.
     """
-    raise NotImplementedError
+    connect()
+    name = pool_name(config)
+    if name not in _heads():
+        _check(config)
+    from tradewind.serving.head import start_head
+
+    pool = ServedPool("", token or secrets.token_hex(_TOKEN_BYTES), name)
+    deadline = time.monotonic() + HEAD_RESTART_S
+    while True:
+        start_head(name, config, limits or EngineLimits(), _head_node())
+        try:
+            return pool.rejoin()
+        except PoolError:  # the former pool of this name is just ending
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_POLL_S)
 
 
 def find_pools() -> list[PoolStatus]:
     """Return the state of each pool of the cluster."""
-    raise NotImplementedError
+    connect()
+    found = []
+    for name in _heads():
+        with suppress(PoolError):  # it has just ended
+            found.append(ServedPool("", "", name).status())
+    return found
 
 
 def stop_pool(name: str) -> bool:
-    """End the pool of this name; return False if there is none."""
-    raise NotImplementedError
+    """End the pool of this name, and wait for that; return False if there is none."""
+    import ray
+
+    connect()
+    if name not in _heads():
+        return False
+    deadline = time.monotonic() + _STOP_S
+    with suppress(ValueError, ray.exceptions.RayError):
+        ray.get_actor(name, namespace=NAMESPACE).stop.remote()
+    while _actors_of(name):
+        if time.monotonic() > deadline:  # a head that is frozen
+            for actor in _actors_of(name):
+                with suppress(ValueError, ray.exceptions.RayError):
+                    ray.kill(ray.get_actor(actor, namespace=NAMESPACE))
+        time.sleep(_POLL_S)
+    return True
+
+
+def connect() -> None:
+    """Connect to the cluster of this node, unless this process is connected.
+
+    Raises:
+        PoolError: There is none.
+    """
+    import ray
+
+    if ray.is_initialized():
+        return
+    try:
+        ray.init(address="auto", log_to_driver=False, logging_level=logging.WARNING)
+    except ConnectionError as error:
+        raise PoolError(f"There is no Ray cluster here, which a pool needs: {single_line(error)}") from None
+
+
+def _check(config: ServingConfig) -> None:
+    """Refuse a pool that could never serve, before Ray waits for it in silence."""
+    from tradewind.serving.engines import check_engine
+    from tradewind.serving.placement import why_infeasible
+
+    try:
+        check_engine(config)
+    except ValueError as error:
+        raise PoolError(f"The model cannot be served: {error}") from None
+    if why := why_infeasible(config.resources):
+        raise PoolError(f"An engine with {config.resources} can never start here: {why}. Change its resources.")
+
+
+def _head_node() -> str:
+    """Return the ID of the cluster's head node, which is not preempted."""
+    import ray
+
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    heads = [node for node in nodes if "node:__internal_head__" in node["Resources"]]
+    return str((heads or nodes)[0]["NodeID"])
+
+
+def _heads() -> list[str]:
+    return [name for name in _actors() if _WORKER not in name]
+
+
+def _actors_of(pool: str) -> list[str]:
+    return [name for name in _actors() if name.partition(_WORKER)[0] == pool]
+
+
+def _actors() -> list[str]:
+    import ray
+
+    named = ray.util.list_named_actors(all_namespaces=True)
+    return [entry["name"] for entry in named if entry["namespace"] == NAMESPACE]

@@ -1,0 +1,167 @@
+"""Leases of requests: each request is at one engine at a time, and goes to another if that one is lost.
+
+All of it runs on the event loop of the pool's head. A lease ends with the answer, with a lost connection, or when the
+head gives the engine up (``lose``), which cancels the requests that are there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+
+class NoEngineError(Exception):
+    """No engine is ready."""
+
+
+class EngineLostError(Exception):
+    """The engine was lost before it had answered."""
+
+
+@dataclass(eq=False)
+class Engine:
+    """One engine, as the head sees it.
+
+    Attributes:
+        name: Of its worker.
+        url, token: Of its relay.
+        is_draining: It gets no new requests.
+        down_since: When a connection to it failed (monotonic); None while it is fine.
+    """
+
+    name: str
+    url: str
+    token: str
+    is_draining: bool = False
+    down_since: float | None = None
+    in_flight: int = 0
+    served: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        return not self.is_draining and self.down_since is None
+
+
+class Balancer:
+    """Gives each request the engine with the fewest requests, or a place in the queue.
+
+    Args:
+        max_concurrent: How many requests an engine gets at a time.
+    """
+
+    def __init__(self, max_concurrent: int) -> None:
+        self._max = max_concurrent
+        self.engines: dict[str, Engine] = {}
+        self._leases: dict[asyncio.Task[Any], Engine] = {}
+        self._lost: set[asyncio.Task[Any]] = set()
+        self._queue: deque[tuple[asyncio.Task[Any], asyncio.Future[None]]] = deque()
+        self.active_at = time.monotonic()
+        """When a request last began or ended, or a user said that it is there."""
+
+    @property
+    def queued(self) -> int:
+        return len(self._queue)
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._leases)
+
+    @property
+    def has_open(self) -> bool:
+        """Whether an engine takes requests, if perhaps not at once."""
+        return any(engine.is_open for engine in self.engines.values())
+
+    def touch(self) -> None:
+        """Note a sign of use."""
+        self.active_at = time.monotonic()
+
+    def add(self, engine: Engine) -> None:
+        """Add a ready engine."""
+        self.engines[engine.name] = engine
+        self._serve_queue()
+
+    def note_down(self, engine: Engine) -> None:
+        """Give the engine no requests until it says that it is fine."""
+        engine.down_since = time.monotonic()
+
+    def note_up(self, name: str, asked_at: float) -> None:
+        """Count an engine as fine again: it said so when it was asked at ``asked_at``."""
+        engine = self.engines.get(name)
+        if engine is not None and engine.down_since is not None and asked_at > engine.down_since:
+            engine.down_since = None
+            self._serve_queue()
+
+    def drain(self, name: str) -> None:
+        """Give an engine no further requests."""
+        if name in self.engines:
+            self.engines[name].is_draining = True
+
+    def lose(self, name: str) -> None:
+        """Give an engine up, and send its requests to others."""
+        engine = self.engines.pop(name, None)
+        for task in [task for task, holder in self._leases.items() if holder is engine]:
+            self._lost.add(task)
+            task.cancel()
+
+    @asynccontextmanager
+    async def lease(self, *, is_resent: bool) -> AsyncIterator[Engine]:
+        """Hold a place at an engine for the block.
+
+        Raises:
+            NoEngineError: No engine is ready, and the request is new.
+            EngineLostError: The engine was given up during the block.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        self.touch()
+        try:
+            await self._acquire(task, is_resent)
+            yield self._leases[task]
+        except asyncio.CancelledError:
+            if task in self._lost and task.uncancel() == 0:
+                raise EngineLostError from None
+            raise
+        finally:
+            self._lost.discard(task)
+            engine = self._leases.pop(task, None)
+            if engine is not None:
+                engine.in_flight -= 1
+            self.touch()
+            self._serve_queue()
+
+    async def _acquire(self, task: asyncio.Task[Any], is_resent: bool) -> None:
+        if not is_resent and not self.has_open:
+            raise NoEngineError
+        if (is_resent or not self._queue) and (engine := self._free()) is not None:
+            self._assign(task, engine)
+            return
+        place = task, asyncio.get_running_loop().create_future()
+        if is_resent:
+            self._queue.appendleft(place)
+        else:
+            self._queue.append(place)
+        try:
+            await place[1]
+        finally:
+            if place in self._queue:
+                self._queue.remove(place)
+
+    def _free(self) -> Engine | None:
+        engines = [engine for engine in self.engines.values() if engine.is_open and engine.in_flight < self._max]
+        return min(engines, key=lambda engine: engine.in_flight, default=None)
+
+    def _assign(self, task: asyncio.Task[Any], engine: Engine) -> None:
+        self._leases[task] = engine
+        engine.in_flight += 1
+
+    def _serve_queue(self) -> None:
+        while self._queue and (engine := self._free()) is not None:
+            task, place = self._queue.popleft()
+            if not place.done():
+                self._assign(task, engine)
+                place.set_result(None)
