@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tradewind.evaluation import tasks
-from tradewind.evaluation.tasks import CORE_TASKS, MMLU_5_SHOT, MMLU_PRO_5_SHOT, EvalTaskConfig, check_tasks
+from tradewind.evaluation.tasks import CORE_TASKS, MMLU_5_SHOT, MMLU_PRO_5_SHOT, EvalTaskConfig, check_tasks, labels
 
 ARC = EvalTaskConfig("arc_easy", 10)
 
@@ -36,8 +36,9 @@ def test_task_is_refused_by_field(given: tuple[Any, ...], message: str) -> None:
         (None, "evals is None: give a list"),
         ({"arc_easy": 10}, "evals is .*: give a list"),
         ([ARC, 7], r"evals\[1\] is 7: give an EvalTaskConfig"),
-        ([ARC, EvalTaskConfig("arc_easy", 0)], "Two tasks .* 'arc_easy' .* such as 'arc_easy_0shot'"),
-        ([MMLU_5_SHOT, MMLU_PRO_5_SHOT], "Two tasks .* 'mmlu_5shot'"),
+        ([ARC, ARC], "two tasks that the results would both call 'arc_easy_10shot'"),
+        (["arc_easy", "arc_easy"], "both call 'arc_easy_defaultshot'"),
+        ([ARC, EvalTaskConfig("boolq", 0, "arc_easy"), EvalTaskConfig("x", 0, "arc_easy_10shot")], "'arc_easy_10shot'"),
     ],
 )
 def test_list_of_tasks_is_refused(evals: Any, message: str) -> None:
@@ -47,9 +48,11 @@ def test_list_of_tasks_is_refused(evals: Any, message: str) -> None:
 
 def test_tasks_may_be_names_and_have_labels() -> None:
     assert check_tasks("arc_easy") == (EvalTaskConfig("arc_easy"),)
-    assert [task.label for task in check_tasks((ARC, "boolq", *CORE_TASKS[6:8]))] == [
+    assert labels(check_tasks((ARC, "boolq", *CORE_TASKS[6:8]))) == [
         "arc_easy", "boolq", "hellaswag_0shot", "hellaswag_10shot",
     ]  # fmt: skip
+    twice = (ARC, EvalTaskConfig("arc_easy", 0), MMLU_5_SHOT, MMLU_PRO_5_SHOT)
+    assert labels(twice) == ["arc_easy_10shot", "arc_easy_0shot", "mmlu_5shot", "leaderboard_mmlu_pro_5shot"]
 
 
 def test_each_list_is_an_evaluation() -> None:

@@ -65,9 +65,10 @@ class Harness:
         return results
 
 
+LEVANTER_HARNESS: Final = "levanter_lm_evaluation_harness"
 HARNESSES: Final[Mapping[str, Harness]] = {
     "lm_evaluation_harness": Harness("tradewind.evaluation.lm_eval"),
-    "levanter_lm_evaluation_harness": Harness("tradewind.evaluation.levanter_lm_eval", served=False),
+    LEVANTER_HARNESS: Harness("tradewind.evaluation.levanter_harness", served=False),
     "helm": Harness("tradewind.evaluation.helm"),
     "alpaca": Harness("tradewind.evaluation.alpaca_eval"),
 }

@@ -5,7 +5,7 @@ Order, shots and aliases of the lists are those of November 2025, because they c
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -37,6 +37,7 @@ __all__ = [
     "TRUTHFULNESS_TASKS",
     "EvalTaskConfig",
     "check_tasks",
+    "labels",
 ]
 
 
@@ -47,7 +48,7 @@ class EvalTaskConfig:
     Attributes:
         name: The harness's name of a task, or of a group of tasks such as ``mmlu``.
         num_fewshot: Solved examples before each question; None for the number that the task states.
-        task_alias: Its name in results; by default ``name``. Needed where a task is measured twice.
+        task_alias: Its name in results; see ``labels``.
     """
 
     name: str
@@ -69,11 +70,6 @@ class EvalTaskConfig:
                 "0 for none, or None for the task's own."
             )
 
-    @property
-    def label(self) -> str:
-        """Its name in results."""
-        return self.task_alias or self.name
-
 
 def _is_name(given: object) -> bool:
     return isinstance(given, str) and bool(given.strip()) and given.isprintable() and len(given) <= 200
@@ -84,10 +80,10 @@ def check_tasks(evals: Any) -> tuple[EvalTaskConfig, ...]:
 
     Raises:
         TypeError: One is something else.
-        ValueError: There is none, or two have one label.
+        ValueError: There is none, or one is there twice.
     """
     given = [evals] if isinstance(evals, (str, EvalTaskConfig)) else evals
-    if not isinstance(given, Iterable) or isinstance(given, (bytes, dict)):
+    if not isinstance(given, Iterable) or isinstance(given, (bytes, Mapping)):
         raise TypeError(f"evals is {truncated_repr(evals)}: give a list of EvalTaskConfig, or of names of tasks.")
     tasks = [EvalTaskConfig(each) if isinstance(each, str) else each for each in given]
     for position, task in enumerate(tasks):
@@ -95,14 +91,28 @@ def check_tasks(evals: Any) -> tuple[EvalTaskConfig, ...]:
             raise TypeError(f"evals[{position}] is {truncated_repr(task)}: give an EvalTaskConfig, or a task's name.")
     if not tasks:
         raise ValueError("evals is empty, so there is nothing to measure: give names of tasks.")
-    labels = [task.label for task in tasks]
-    twice = next((label for label in labels if labels.count(label) > 1), None)
+    labels(tasks)
+    return tuple(tasks)
+
+
+def labels(tasks: Sequence[EvalTaskConfig]) -> list[str]:
+    """Return the names of tasks in results: alias or name, and where these agree, the name with the shots.
+
+    Raises:
+        ValueError: Two are the same.
+    """
+    short = [task.task_alias or task.name for task in tasks]
+    found = [
+        label if short.count(label) == 1 else f"{task.name}_{'default' if shots is None else shots}shot"
+        for label, task, shots in zip(short, tasks, (task.num_fewshot for task in tasks), strict=True)
+    ]
+    twice = next((label for label in found if found.count(label) > 1), None)
     if twice is not None:
         raise ValueError(
-            f"Two tasks of evals would be called {truncated_repr(twice)} in the results: give one a task_alias, such "
-            f"as {truncated_repr(f'{twice}_0shot')}."
+            f"evals has two tasks that the results would both call {truncated_repr(twice)}: leave one out, or give it "
+            "a task_alias."
         )
-    return tuple(tasks)
+    return found
 
 
 def _aliased(names: str) -> tuple[EvalTaskConfig, ...]:
@@ -129,7 +139,7 @@ CORE_TASKS: Final = (
 """Multiple choice for base models: a part of the core tasks on page 43 of https://arxiv.org/pdf/2406.11794."""
 MMLU_0_SHOT, MMLU_5_SHOT = MMLU_TASKS = _aliased("mmlu mmlu:5")
 MMLU_PRO_5_SHOT: Final = EvalTaskConfig("leaderboard_mmlu_pro", 5, "mmlu_5shot")
-"""Marin's alias is that of MMLU, so the two cannot be in one evaluation."""
+"""The alias is that of MMLU, as in Marin."""
 CORE_TASKS_PLUS_MMLU: Final = CORE_TASKS + MMLU_TASKS
 CORE_TASKS_PLUS_LEADERBOARD: Final = (
     *_aliased("leaderboard_bbh:3:bbh_3shot leaderboard_gpqa:0:gpqa_0shot"),

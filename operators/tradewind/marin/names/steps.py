@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tradewind.evaluation.harnesses import LEVANTER_HARNESS
+from tradewind.evaluation.marins import resources_of
 from tradewind.marin.legacy.value_methods import logical_cpu_core_count
 from tradewind.marin.names.resources import CpuOnlyConfig, GpuConfig, TpuPodConfig
 from tradewind.steps import (
@@ -54,6 +56,12 @@ _ALL: Final = ("**",)
 _TOKENIZE: Final = ReplacementFunction("tradewind.datasets.tokenization:tokenize", resumable=_ALL)
 _DOWNLOAD_HF: Final = ReplacementFunction("tradewind.datasets.downloads:download_hf", resumable=_ALL)
 _DOWNLOAD: Final = ReplacementFunction("tradewind.datasets.downloads:download", resumable=_ALL)
+_EVALUATE: Final = ReplacementFunction(
+    "tradewind.evaluation.marins:evaluate",
+    True,
+    (".answers/**", ".tasks/**"),
+    "the step already holds the devices, and Marin's harnesses need libraries of their time.",
+)
 _SPEEDRUN: Final = ReplacementFunction(
     "tradewind.recipes.speedruns.results:report_marins_speedrun",
     always="the training's output contains what Marin's function would request from W&B.",
@@ -66,6 +74,7 @@ REPLACEMENTS: Final[Mapping[str, ReplacementFunction]] = {
     "marin.download.huggingface.download_hf:download_hf": _DOWNLOAD_HF,
     "marin.download.huggingface.download:download": _DOWNLOAD,
     "marin.speedrun.speedrun:speedrun_results": _SPEEDRUN,
+    "marin.evaluation.run:evaluate": _EVALUATE,
 }
 """Marin's function, as in a spec -> Tradewind's."""
 _REPLACEMENTS_BY_NAME: Final = {replacement.name: replacement for replacement in (*REPLACEMENTS.values(), DPO)}
@@ -78,12 +87,16 @@ def replacement_for(function: Any) -> ReplacementFunction | None:
 
 
 def placement(replacement: ReplacementFunction | None, config: Any) -> Resources | None:
-    """Return the ``resources`` of a step's config, if they decide where it runs; else None.
+    """Return the ``resources``, or ``resource_config``, of a step's config, if they decide where it runs; else None.
 
     Functions without a replacement ask Ray for devices themselves, as in Marin.
     """
     if replacement is None or not replacement.is_placed:
         return None
+    if replacement is _EVALUATE:
+        given = unversioned(getattr(config, "resource_config", None))
+        is_here = config.evaluator == LEVANTER_HARNESS  # else a pool serves the model
+        return resources_of(given) if is_here and given is not None else None
     match unversioned(getattr(config, "resources", None)):
         case TpuPodConfig(tpu_type, slice_count):
             count = unversioned(slice_count)

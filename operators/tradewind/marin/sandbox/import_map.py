@@ -47,12 +47,16 @@ from tradewind.steps import RemoteFunction
 MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "experiments.anneal_config": ("configs",),
     "experiments.defaults": ("configs", "data", "tasks", "training"),
+    "experiments.evals.engine_configs": ("eval_resources",),
+    "experiments.evals.evals": ("evaluations",),
+    "experiments.evals.resource_configs": ("eval_resources",),
     "experiments.evals.task_configs": ("tasks",),
     "experiments.llama": ("models",),
     "experiments.paloma": ("data",),
     "experiments.simple_sft_config": ("configs",),
     "experiments.simple_train_config": ("configs",),
     "experiments.speedrun.prebuilt_caches": ("speedruns",),
+    "marin.evaluation.run": (),
     "marin.speedrun.speedrun": ("speedruns",),
     "marin.utils": (),
 }
