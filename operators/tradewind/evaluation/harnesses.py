@@ -1,7 +1,8 @@
 """Harnesses by name, and what each is given and gives back.
 
-The module of a harness has two functions. ``check(config)`` refuses what it finds without a model, before one is
-served. ``run(run)`` measures, and returns a result for each task, also for one that failed.
+The module of a harness has two functions. ``check(run)`` refuses what it finds before a model is served, and returns
+what ``run`` needs of its work, or None. ``run(run)`` measures, and returns a result for each task, also a failed one.
+A harness without a served model has ``evaluate(config)`` instead.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from tradewind.text import did_you_mean
 if TYPE_CHECKING:
     from tradewind.evaluation.config import EvaluationConfig
     from tradewind.evaluation.results import TaskResult
+    from tradewind.serving.gateway import Gateway
 
 
 @dataclass(frozen=True)
@@ -25,21 +27,27 @@ class HarnessRun:
     Attributes:
         config: The evaluation's config.
         work_dir: Local folder for its files, which are kept under the harness's name in the output.
-        address: Base URL of the served model on this host, without a key; empty for a harness that needs none.
-        model: The model's name there.
-        model_dir: Local folder with the model's config and tokenizer, but no weights.
+        model: The model's name in the API.
+        model_dir: Local folder with the model's config and tokenizer; None if they are unknown.
+        max_context: Tokens of a prompt with its answer at most; None if that is unknown.
+        judge_model: The judge's name in its API; empty without one.
+        address: Base URL of the served model on this host, which takes any key; empty for ``check``.
         judge_address: Base URL of the judge on this host; empty without one.
-        judge_model: The judge's name there.
+        gateway: The gateway behind ``address``: how many requests are answered, and whether the server is lost.
+        checked: What ``check`` returned.
         log: Prints a line for the user.
     """
 
     config: EvaluationConfig
     work_dir: str
-    address: str
     model: str
-    model_dir: str
-    judge_address: str = ""
+    model_dir: str | None = None
+    max_context: int | None = None
     judge_model: str = ""
+    address: str = ""
+    judge_address: str = ""
+    gateway: Gateway | None = None
+    checked: Any = None
     log: Callable[[str], None] = print
 
 
@@ -55,9 +63,15 @@ class Harness:
     module: str
     served: bool = True
 
-    def check(self, config: EvaluationConfig) -> None:
-        """Refuse what the harness cannot measure; raises ``ValueError`` with the field."""
-        importlib.import_module(self.module).check(config)
+    def check(self, run: HarnessRun) -> Any:
+        """Refuse what the harness cannot measure, before a model is served; return what ``run`` takes as ``checked``.
+
+        If it has a ``close()``, that is called at the end.
+
+        Raises:
+            ValueError: With the field.
+        """
+        return importlib.import_module(self.module).check(run)
 
     def run(self, run: HarnessRun) -> list[TaskResult]:
         """Measure."""
