@@ -32,6 +32,7 @@ def get_provider_info() -> dict[str, Any]:
                     "tradewind.operators.fleet",
                     "tradewind.operators.ray_job",
                     "tradewind.operators.reconcile",
+                    "tradewind.operators.serve_model",
                     "tradewind.operators.stop_ray_job",
                 ],
             },

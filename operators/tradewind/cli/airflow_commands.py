@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 from tradewind.cli.fleet.options import CLUSTERS, DEV, REGISTRY
 from tradewind.cli.options import EXPERIMENTS, JOBS, RECONCILE, SUMMARY, Command, CommandGroup
 from tradewind.cli.rehearse_options import REHEARSE
+from tradewind.cli.serve_options import SERVE
 
 if TYPE_CHECKING:
     from airflow.cli.cli_config import ActionCommand, CLICommand
@@ -26,7 +27,7 @@ def get_cmds() -> list[CLICommand]:
         commands = [_command(command, known.prefix) for command in known.commands]
         return GroupCommand(known.prefix.strip(), known.summary, commands)
 
-    groups = map(group, (CLUSTERS, DEV, REGISTRY, REHEARSE))
+    groups = map(group, (CLUSTERS, DEV, REGISTRY, REHEARSE, SERVE))
     commands = [*map(_command, EXPERIMENTS), group(JOBS), _command(RECONCILE), *groups]
     return [GroupCommand("tradewind", SUMMARY, commands)]
 

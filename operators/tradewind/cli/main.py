@@ -28,6 +28,7 @@ from tradewind.cli.options import (
 )
 from tradewind.cli.output import CommandError, UsageError
 from tradewind.cli.rehearse_options import REHEARSE
+from tradewind.cli.serve_options import SERVE, with_command
 
 if TYPE_CHECKING:
     from tradewind.cli.interrupts import Interrupts
@@ -42,7 +43,7 @@ _MAX_SHOWN: Final = 500
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Entry point; ends the process."""
-    arguments = parser().parse_args(argv)
+    arguments = parser().parse_args(with_command(sys.argv[1:] if argv is None else argv))
     sys.exit(run(arguments.run, arguments))
 
 
@@ -85,6 +86,13 @@ def run(name: str, arguments: argparse.Namespace, default_connection: str | None
                 return registry(name.removeprefix(REGISTRY.prefix), arguments)
             if name in {command.name for command in EXPERIMENTS}:
                 return _run_on_records(_experiment_work(name), arguments)
+            if name.startswith(SERVE.prefix):
+                from tradewind.cli import serve
+
+                serve.check_usage(name.removeprefix(SERVE.prefix), arguments)
+                return _run_on_cluster(
+                    serve.WORKS[name.removeprefix(SERVE.prefix)], arguments, default_connection, interrupts
+                )
             work = _work(name.removeprefix(JOBS.prefix))
             if name == f"{JOBS.prefix}{SUBMIT.name}":
                 from tradewind.cli.jobs.submit import check_usage
@@ -109,7 +117,7 @@ def parser() -> argparse.ArgumentParser:
     for command in (*EXPERIMENTS, RECONCILE):
         _add(commands, command)
     _add_group(commands, CLUSTERS, (CLUSTER, CONFIG))
-    for group in (DATA, DEV, REGISTRY, REHEARSE):
+    for group in (DATA, DEV, REGISTRY, REHEARSE, SERVE):
         _add_group(commands, group)
     return top
 

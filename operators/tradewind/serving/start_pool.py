@@ -1,0 +1,86 @@
+"""Start, list and end pools in a Ray job, for a command or a task that is not on the cluster.
+
+``tradewind.runtime.run_callable`` calls these functions, which return plain values. A pool outlives the job that starts
+it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from tradewind.serving.config import ServingConfig, pool_name
+from tradewind.serving.pool import NAMESPACE, PoolError, PoolStatus, ensure_pool, find_pools, stop_pool
+
+
+def start(config: str, token_sha256: str | None = None) -> dict[str, Any]:
+    """Start the pool of a config, or join the one that the cluster has; return once an engine is ready.
+
+    If engines do not start, print why with the end of their log, and end with exit code 1.
+
+    Args:
+        config: ``ServingConfig`` as JSON.
+        token_sha256: Digest of a token that the pool shall accept, as 64 hexadecimal digits.
+
+    Returns:
+        The fields of ``PoolStatus``, and whether this call has ``started`` the pool.
+    """
+    wanted = ServingConfig.from_json(config)
+    name = pool_name(wanted)
+    was_there = name in {pool.name for pool in find_pools()}
+    try:
+        pool = ensure_pool(wanted)
+        print(f"Pool {name} {'was there already' if was_there else 'has started'}.", flush=True)
+        if token_sha256 is not None:
+            _admit(name, token_sha256)
+        status = pool.wait_ready(say=_say)
+    except BaseException as error:  # also SystemExit, which Ray raises when the job is stopped
+        if not was_there:
+            stop_pool(name)
+        if isinstance(error, PoolError):
+            sys.exit(f"PoolError: {error}")
+        raise
+    return {**asdict(status), "started": not was_there}
+
+
+def _admit(name: str, token_sha256: str) -> None:
+    """Let requests in whose token has this digest."""
+    import ray
+
+    ray.get(ray.get_actor(name, namespace=NAMESPACE).join.remote(token_sha256))
+
+
+def stop(names: Sequence[str], *, only_unused: bool = False) -> dict[str, str]:
+    """End pools; return for each name ``stopped``, ``absent``, or with ``only_unused`` perhaps ``in use``."""
+    found = {pool.name: asdict(pool) for pool in find_pools()}
+    results = {}
+    for name in names:
+        if name not in found:
+            results[name] = "absent"
+        elif only_unused and _is_in_use(found[name]):
+            results[name] = "in use"
+        else:
+            stop_pool(name)
+            results[name] = "stopped"
+        print(f"Pool {name}: {results[name]}.", flush=True)
+    return results
+
+
+def _is_in_use(pool: Mapping[str, Any]) -> bool:
+    """Whether requests are in the pool's queue or in one of its engines."""
+    return bool(pool["queued"] or any(engine["in_flight"] for engine in pool["engines"]))
+
+
+def pools() -> list[dict[str, Any]]:
+    """Return the fields of ``PoolStatus`` of each pool of the cluster."""
+    return [asdict(pool) for pool in sorted(find_pools(), key=lambda pool: pool.name)]
+
+
+def _say(status: PoolStatus) -> None:
+    """Print a pool's state and what its engines do."""
+    engines = ", ".join(
+        f"{engine.name} is {engine.state}{f' ({engine.detail})' if engine.detail else ''}" for engine in status.engines
+    )
+    print(f"Pool {status.name} is {status.state}: {engines or 'no engine yet'}.", flush=True)
