@@ -209,17 +209,20 @@ def result_lines(trained: str, results: Mapping[str, Any]) -> list[str]:
 
 
 def _export_under(train_path: str) -> str:
-    """Return the export of ``train_lm``, or the last one of a training with several."""
     if not exists(checkpoints_path(train_path)):
         raise ValueError(f"There are no checkpoints under train_path {train_path}.")
+    if (export := newest_export(train_path)) is None:
+        raise ValueError(f"There is no Hugging Face export under train_path {train_path}.")
+    return export
+
+
+def newest_export(train_path: str) -> str | None:
+    """Return the export of ``train_lm``, or the last one of a training with several; None without one."""
     fs, root = file_system_at(export_path(train_path))
     paths = fs.ls(root, detail=False) if fs.exists(root) else []
     steps = {int(match[1]): match[0] for path in paths if (match := _STEP.fullmatch(basename(path)))}
     folders = [export_path(train_path), *(join(export_path(train_path), steps[step]) for step in sorted(steps)[-1:])]
-    for folder in folders:
-        if exists(join(folder, "config.json")):
-            return folder
-    raise ValueError(f"There is no Hugging Face export under train_path {train_path}.")
+    return next((folder for folder in folders if exists(join(folder, "config.json"))), None)
 
 
 def _evaluate(config: LmEvalConfig, export: str, data: LmDataConfig, tokenizer: str) -> dict[str, Any]:
