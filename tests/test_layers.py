@@ -39,7 +39,7 @@ LAYERS: dict[str, set[str]] = {
     "recipes": {"_version", "text", "steps", "storage", "cloud_tpu", "datasets", "records", "plans", "runtime"},
     "serving": {
         "_version", "text", "timeouts", "machine", "steps", "storage", "ray_jobs", "cloud_tpu", "datasets", "records",
-        "serialization", "runtime", "recipes",
+        "serialization", "plans", "attempts", "runtime", "recipes",
     },
     "evaluation": {
         "_version", "text", "timeouts", "machine", "steps", "storage", "cloud_tpu", "datasets", "records", "plans",

@@ -21,7 +21,8 @@ _WIDTH, _HEADS, _LAYERS, _MLP = 64, 2, 2, 128
 def tiny_export(folder: Path, *, chat: bool = True, seed: int = 0) -> Path:
     """Write a Llama with random weights and its tokenizer into ``folder``; return it.
 
-    Its likeliest tokens are characters of ASCII. With other seeds it gives other answers. Without ``chat`` its tokenizer has no chat template.
+    Its likeliest tokens are characters of ASCII. Other seeds give other answers. Without ``chat`` its tokenizer
+    has no chat template.
     """
     folder.mkdir(parents=True, exist_ok=True)
     vocabulary = _write_tokenizer(folder, chat)

@@ -2,10 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib.util
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, Final
 
+from tradewind.cloud_tpu.slice_types import slice_type
+from tradewind.plans.prefixes import PREFIX_VARIABLES
 from tradewind.serving.config import ServingConfig
+from tradewind.steps.fields import FieldRule, integer
+from tradewind.steps.resources import Cpu, Gpu, TpuSlice
+from tradewind.text import did_you_mean, truncated_repr
+
+LEVANTER_OPTIONS: Final[Mapping[str, FieldRule]] = {"max_seq_len": integer(2), "max_seqs": integer(1)}
+"""Longest sequence in tokens, and how many sequences are generated at a time."""
+_OURS: Final = ("model", "served_model_name", "host", "port", "api_key", "uds", "config")
+"""Options of vLLM that a pool sets, or that would take its engine from it."""
+_OPTION: Final = re.compile(r"[a-z][a-z0-9_]*")
+_MODULES: Final = {
+    "levanter": (
+        ("levanter", "aiohttp"),
+        "install airflow-provider-tradewind[train], or take the image tradewind_cluster",
+    ),
+    "vllm": (("vllm",), "install airflow-provider-tradewind[vllm], or take the image tradewind_vllm"),
+}
 
 
 @dataclass(frozen=True)
@@ -13,7 +36,7 @@ class EngineCommand:
     """The process of an engine.
 
     Attributes:
-        argv: The program and its arguments.
+        argv: The program and its arguments; ``python`` is that of the worker.
         env: Variables that it needs besides its worker's.
         health_path: Path that answers with 200 once the engine serves.
     """
@@ -25,23 +48,105 @@ class EngineCommand:
 
 def engine_command(config: ServingConfig, model_dir: str, port: int) -> EngineCommand:
     """Return the command of the engine that serves the model in a folder at a port of 127.0.0.1."""
-    if config.engine == "command":
-        named = {"{model}": model_dir, "{port}": str(port)}
-        return EngineCommand(tuple(_filled(word, named) for word in config.command))
-    raise NotImplementedError(config.engine)
+    commands: dict[str, Callable[[ServingConfig, str, int], EngineCommand]] = {
+        "levanter": _levanter,
+        "vllm": _vllm,
+        "command": _own,
+    }
+    return commands[config.engine](config, model_dir, port)
 
 
 def check_engine(config: ServingConfig) -> None:
-    """Refuse an engine whose program this environment lacks.
+    """Refuse options that the engine does not have, and an engine whose modules this environment lacks.
 
     Raises:
-        ValueError: A module is missing; the message names it.
+        ValueError: The message names the option or the module.
     """
+    check_options(config)
+    modules, remedy = _MODULES.get(config.engine, ((), ""))
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            raise ValueError(f"engine={config.engine!r} needs the module {module}, which this cluster lacks: {remedy}.")
+
+
+def check_options(config: ServingConfig) -> None:
+    """Refuse options that the engine does not have; vLLM itself knows its own.
+
+    Raises:
+        ValueError: The message names the option.
+    """
+    for name, value in config.engine_options.items():
+        if config.engine == "levanter":
+            _check_levanter_option(name, value)
+        elif name.replace("-", "_") in _OURS:
+            raise ValueError(f"engine_options[{name!r}]: the pool itself sets it.")
+        elif not _OPTION.fullmatch(name.replace("-", "_")):
+            raise ValueError(
+                f"engine_options[{truncated_repr(name)}] is no option of vLLM: give {{'max_model_len': 2048}}."
+            )
 
 
 def needs_model(config: ServingConfig) -> bool:
     """Whether the engine reads the model's folder; a command may do without."""
     return config.engine != "command" or any("{model}" in word for word in config.command)
+
+
+def _check_levanter_option(name: str, value: Any) -> None:
+    rule = LEVANTER_OPTIONS.get(name)
+    if rule is None:
+        raise ValueError(
+            f"engine_options[{truncated_repr(name)}] is no option of Levanter's server; "
+            f"{did_you_mean(name, LEVANTER_OPTIONS)}"
+        )
+    rule.check(f"engine_options[{name!r}]", value)
+
+
+def _levanter(config: ServingConfig, model_dir: str, port: int) -> EngineCommand:
+    arguments = ["--model", model_dir, "--served-name", config.name_in_api, "--port", str(port)]
+    for name, value in config.engine_options.items():
+        arguments += [f"--{name.replace('_', '-')}", str(value)]
+    argv = ("python", "-m", "tradewind.serving.levanter_server", *arguments)
+    return EngineCommand(argv, {"HF_HUB_OFFLINE": "1", **_compilations()})
+
+
+def _vllm(config: ServingConfig, model_dir: str, port: int) -> EngineCommand:
+    given = {name.replace("-", "_"): value for name, value in config.engine_options.items()}
+    chips = _chips(config.resources)
+    options = {"tensor_parallel_size": chips, **given} if chips > 1 else given
+    ours = {"model": model_dir, "served_model_name": config.name_in_api, "host": "127.0.0.1", "port": port}
+    argv = ["python", "-m", "vllm.entrypoints.openai.api_server"]
+    for name, value in {**options, **ours}.items():
+        argv += _argument(name, value)
+    env = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", **_compilations()}
+    if isinstance(config.resources, Cpu):  # else it takes all memory, and binds itself to cores that it was not given
+        env |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    return EngineCommand(tuple(argv), env)
+
+
+def _argument(name: str, value: Any) -> list[str]:
+    flag = f"--{name.replace('_', '-')}"
+    if isinstance(value, bool):
+        return [flag if value else f"--no-{flag[2:]}"]
+    return [flag, value if isinstance(value, str) else json.dumps(value)]
+
+
+def _chips(resources: Cpu | Gpu | TpuSlice) -> int:
+    if isinstance(resources, TpuSlice):
+        return slice_type(resources.slice_type).chips_per_host
+    return int(resources.count) if isinstance(resources, Gpu) else 1
+
+
+def _compilations() -> dict[str, str]:
+    """Return the variable of JAX's compilation cache, below the cluster's prefix, where other workers find it."""
+    prefix = next((os.environ[name] for name in PREFIX_VARIABLES if os.environ.get(name)), None)
+    if prefix is None or "JAX_COMPILATION_CACHE_DIR" in os.environ:
+        return {}
+    return {"JAX_COMPILATION_CACHE_DIR": f"{prefix.rstrip('/')}/compilation-cache"}
+
+
+def _own(config: ServingConfig, model_dir: str, port: int) -> EngineCommand:
+    named = {"{model}": model_dir, "{port}": str(port)}
+    return EngineCommand(tuple(_filled(word, named) for word in config.command))
 
 
 def _filled(word: str, named: Mapping[str, str]) -> str:
