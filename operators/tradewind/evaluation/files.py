@@ -6,7 +6,6 @@ import dataclasses
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
@@ -22,7 +21,14 @@ from tradewind.evaluation.results import (
     EvaluationRecord,
     TaskResult,
 )
-from tradewind.evaluation.scores import finite_score, group_records, prompt_sha256, task_records, worst_status
+from tradewind.evaluation.scores import (
+    TaskScores,
+    finite_score,
+    group_records,
+    prompt_sha256,
+    task_records,
+    worst_status,
+)
 from tradewind.evaluation.summary import summary_markdown
 from tradewind.records.parsing import replace_surrogates
 from tradewind.storage import file_system_at, open_file
@@ -94,19 +100,6 @@ def _sample_rows(results: Sequence[TaskResult], metrics: Sequence[str]) -> Itera
                 **{name: bounded_text(text) for name, text in texts.items()},
                 **{f"{SCORE}{metric}": finite_score(sample, metric) for metric in metrics},
             }
-
-
-@dataclass(frozen=True)
-class TaskScores:
-    """The scores of a task by document, without the texts.
-
-    Attributes:
-        prompts: Document → hash of its prompt.
-        scores: Metric → document → score; without documents that lack it.
-    """
-
-    prompts: dict[str, str] = field(default_factory=dict)
-    scores: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 def read_scores(output_path: str, tasks: Mapping[str, Any] | Sequence[str]) -> dict[str, TaskScores]:

@@ -40,6 +40,10 @@ MAX_TASKS: Final = 2_000
 _SCHEMA: Final = re.compile(r"tradewind\.evaluation/([1-9][0-9]{0,8})")
 
 
+class NoRecordError(ValueError):
+    """There is no record of an evaluation at a path."""
+
+
 class Status(StrEnum):
     """How an evaluation or one of its tasks ended, the worst last.
 
@@ -277,14 +281,15 @@ def read_record(output_path: str) -> EvaluationRecord:
     """Read the record of an evaluation.
 
     Raises:
-        ValueError: There is none, or it is no record; the message names the file.
+        NoRecordError: There is none; the message names the file.
+        ValueError: It is no record; the message names the file.
     """
     from tradewind.storage.files import read_contents  # the file store: not while a DAG file is parsed
 
     path = join(output_path, RECORD_FILE)
     content = read_contents([path], MAX_RECORD_BYTES).get(path)
     if content is None:
-        raise ValueError(f"There is no {path}: give the output of an evaluation that has ended.")
+        raise NoRecordError(f"There is no {path}: give the output of an evaluation that has ended.")
     try:
         if content.flaw is not None:
             raise RecordFormatError(content.flaw)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from tradewind.evaluation.results import Sample, Score, Status, TaskRecord, TaskResult
@@ -14,6 +15,19 @@ MIN_COVERAGE: Final = 0.9
 """Share of the documents with a score below which there is no number."""
 _CLOSE: Final = 1e-6
 """Relative difference of two means of the same scores, which another order of addition explains."""
+
+
+@dataclass(frozen=True)
+class TaskScores:
+    """The scores of a task by document, without the texts.
+
+    Attributes:
+        prompts: Document → hash of its prompt.
+        scores: Metric → document → score; without documents that lack it.
+    """
+
+    prompts: dict[str, str] = field(default_factory=dict)
+    scores: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 def task_records(results: Sequence[TaskResult]) -> dict[str, TaskRecord]:

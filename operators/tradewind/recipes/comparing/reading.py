@@ -38,7 +38,11 @@ def read_runs(paths: Mapping[str, str]) -> tuple[list[RunResult], list[MissingRu
     contents = read_contents(
         [join(path, name) for path in ended.values() for name in (RESULT_FILE, INFO_FILE)], _MAX_RESULT
     )
-    missing = [MissingRun(label, _reason(path, records[path])) for label, path in paths.items() if label not in ended]
+    missing = [
+        MissingRun(label, reason_without_result(path, records[path]))
+        for label, path in paths.items()
+        if label not in ended
+    ]
     flaws = {
         label: contents[file].flaw for label, path in ended.items() if (file := join(path, RESULT_FILE)) in contents
     }
@@ -58,7 +62,8 @@ def _run_result(label: str, path: str, contents: Mapping[str, Content]) -> RunRe
     )
 
 
-def _reason(path: str, record: Record) -> str:
+def reason_without_result(path: str, record: Record) -> str:
+    """Say why an output has no result, such as "failed" with the error of its attempt."""
     lease = record.lease
     match record.state:
         case RecordState.FAILED if lease is not None:
