@@ -54,8 +54,9 @@ def why_infeasible(resources: Cpu | Gpu | TpuSlice) -> str | None:
     kinds = _node_types(nodes)
     if kinds is None and is_autoscaled():
         return None  # unknown
-    reason = explain_pending(demand, nodes, kinds, GRACE_S, GRACE_S)
-    return reason.cause if reason.is_infeasible else None
+    if not explain_pending(demand, nodes, kinds, GRACE_S, GRACE_S).is_infeasible:
+        return None
+    return explain_pending(demand, nodes, kinds, 0.0, GRACE_S).cause
 
 
 def _nodes() -> list[NodeInfo]:

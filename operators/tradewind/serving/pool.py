@@ -271,7 +271,7 @@ def _check(config: ServingConfig) -> None:
     except ValueError as error:
         raise PoolError(f"The model cannot be served: {error}") from None
     if why := why_infeasible(config.resources):
-        raise PoolError(f"An engine with {config.resources} can never start here: {why}. Change its resources.")
+        raise PoolError(f"No engine can ever start here: {why}. Change the resources of the served model.")
 
 
 def _head_node() -> str:
