@@ -21,6 +21,7 @@ SHARED: Final = {
     "tests/airflow/": "one Airflow",
     "tests/cli/jobs/test_in_airflow.py": OPEN,
     "tests/cli/jobs/test_on_ray.py": OPEN,
+    "tests/cli/test_serve_on_ray.py": OPEN,
     "tests/ray_jobs/follow/test_endings.py": OPEN,
     "tests/ray_jobs/follow/test_follow.py": OPEN,
     "tests/ray_jobs/follow/test_refusals.py": OPEN,

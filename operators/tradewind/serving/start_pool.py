@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tradewind.serving.config import ServingConfig, pool_name
-from tradewind.serving.pool import NAMESPACE, PoolError, PoolStatus, ensure_pool, find_pools, stop_pool
+from tradewind.serving.pool import PoolError, PoolStatus, ensure_pool, find_pools, stop_pool
 
 
 def start(config: str, token_sha256: str | None = None) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def start(config: str, token_sha256: str | None = None) -> dict[str, Any]:
         pool = ensure_pool(wanted)
         print(f"Pool {name} {'was there already' if was_there else 'has started'}.", flush=True)
         if token_sha256 is not None:
-            _admit(name, token_sha256)
+            pool.admit(token_sha256)
         status = pool.wait_ready(say=_say)
     except BaseException as error:  # also SystemExit, which Ray raises when the job is stopped
         if not was_there:
@@ -43,13 +43,6 @@ def start(config: str, token_sha256: str | None = None) -> dict[str, Any]:
             sys.exit(f"PoolError: {error}")
         raise
     return {**asdict(status), "started": not was_there}
-
-
-def _admit(name: str, token_sha256: str) -> None:
-    """Let requests in whose token has this digest."""
-    import ray
-
-    ray.get(ray.get_actor(name, namespace=NAMESPACE).join.remote(token_sha256))
 
 
 def stop(names: Sequence[str], *, only_unused: bool = False) -> dict[str, str]:
