@@ -1,0 +1,278 @@
+"""OpenAI's API as the engines speak it: one table for Levanter's server and, in ``make test-long``, for vLLM.
+
+vLLM needs an environment of its own (``docs/serving.md``): ``TRADEWIND_VLLM_PYTHON`` names its Python.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import requests
+
+from tests.serving.exports import CONTEXT, END, tiny_export
+from tests.serving.llama import log_probabilities
+from tests.support.waiting import until
+from tradewind.rehearsal.local.processes import free_port
+from tradewind.serving.config import ServingConfig
+from tradewind.serving.engines import engine_command
+
+VLLM = os.environ.get("TRADEWIND_VLLM_PYTHON")
+NEEDS_VLLM = pytest.mark.skipif(VLLM is None, reason="TRADEWIND_VLLM_PYTHON names no Python with vLLM")
+TEXT = "the thin cat in the hat"
+CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 8, "temperature": 0}
+
+
+@dataclass
+class Api:
+    engine: str
+    folder: Path
+    url: str
+    process: subprocess.Popen[bytes]
+
+    def post(self, path: str, **body: Any) -> requests.Response:
+        return requests.post(f"{self.url}/v1/{path}", json={"model": "tiny", **body}, timeout=300)
+
+    def answer(self, path: str, **body: Any) -> dict[str, Any]:
+        response = self.post(path, **body)
+        assert response.status_code == 200, response.text
+        answer: dict[str, Any] = response.json()
+        return answer
+
+    def completion(self, prompt: Any = TEXT, **body: Any) -> dict[str, Any]:
+        return self.answer("completions", **{"prompt": prompt, "max_tokens": 12, "temperature": 0, **body})
+
+    def text(self, prompt: Any = TEXT, **body: Any) -> str:
+        [choice] = self.completion(prompt, **body)["choices"]
+        return str(choice["text"])
+
+    def events(self, path: str, **body: Any) -> list[dict[str, Any]]:
+        lines = [line for line in self.post(path, stream=True, **body).text.splitlines() if line]
+        assert lines[-1] == "data: [DONE]"
+        return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+
+
+def started(engine: str, folder: Path, log: Path) -> Api:
+    """Start the engine as its worker does; return it when it is healthy."""
+    options = {"max_seqs": 4} if engine == "levanter" else {"dtype": "float32", "enforce_eager": True}
+    config = ServingConfig(model=str(folder), engine=engine, served_name="tiny", engine_options=options)
+    port = free_port()
+    command = engine_command(config, str(folder), port)
+    python = sys.executable if engine == "levanter" else str(VLLM)
+    env = os.environ | command.env | {"JAX_PLATFORMS": "cpu", "HOME": str(log.parent)}
+    with log.open("wb") as output:
+        process = subprocess.Popen([python, *command.argv[1:]], env=env, stdout=output, stderr=output)
+    url = f"http://127.0.0.1:{port}"
+
+    def is_healthy() -> bool:
+        assert process.poll() is None, log.read_text()[-3000:]
+        try:
+            return requests.get(url + command.health_path, timeout=10).ok
+        except requests.ConnectionError:
+            return False
+
+    until(is_healthy, f"{engine} serves")
+    return Api(engine, folder, url, process)
+
+
+@pytest.fixture(
+    scope="module",
+    params=["levanter", pytest.param("vllm", marks=[pytest.mark.long, NEEDS_VLLM, pytest.mark.timeout(900)])],
+)
+def api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    folder = tmp_path_factory.mktemp(request.param)
+    api = started(request.param, tiny_export(folder / "model"), folder / "log")
+    try:
+        yield api
+    finally:
+        api.process.terminate()
+        api.process.wait()
+
+
+def tokens_of(api: Api, text: str) -> list[int]:
+    from transformers import AutoTokenizer
+
+    return list(AutoTokenizer.from_pretrained(api.folder).encode(text))
+
+
+def random_prompts(count: int, seed: int = 0) -> list[list[int]]:
+    chance = np.random.default_rng(seed)
+    return [chance.integers(0, 94, length).tolist() for length in chance.integers(3, 60, count)]
+
+
+def test_all_forms_of_a_prompt_give_the_same_answer(api: Api) -> None:
+    ids = tokens_of(api, TEXT)
+    answers = [api.completion(prompt) for prompt in (TEXT, [TEXT], ids, [ids])]
+    for answer in answers:
+        assert answer["object"] == "text_completion"
+        assert answer["choices"] == answers[0]["choices"]
+        assert answer["usage"]["prompt_tokens"] == len(ids)
+        assert answer["usage"]["total_tokens"] == len(ids) + answer["usage"]["completion_tokens"]
+    [choice] = answers[0]["choices"]
+    assert choice["finish_reason"] == "length"
+    assert answers[0]["usage"]["completion_tokens"] == 12 == len(choice["text"])
+    two = api.completion([TEXT, "in the"])
+    assert [each["text"] for each in two["choices"]] == [choice["text"], api.text("in the")]
+    assert [each["index"] for each in two["choices"]] == [0, 1]
+    assert api.text(echo=True) == TEXT + choice["text"]
+
+
+def test_scores_of_a_batch_equal_a_forward_pass(api: Api) -> None:
+    prompts = [*random_prompts(20), [5], list(range(94)) * 2]
+    answer = api.completion(prompts, echo=True, logprobs=1, max_tokens=1)
+    assert answer["usage"]["completion_tokens"] == len(prompts)
+    assert answer["usage"]["prompt_tokens"] == sum(map(len, prompts))
+    for prompt, choice in zip(prompts, answer["choices"], strict=True):
+        expected = log_probabilities(api.folder, prompt)
+        told = choice["logprobs"]
+        assert told["token_logprobs"][0] is None and told["top_logprobs"][0] is None
+        assert len(told["token_logprobs"]) == len(told["tokens"]) == len(prompt) + 1
+        scores = np.array(told["token_logprobs"][1:])
+        places = np.arange(len(prompt) - 1)
+        np.testing.assert_allclose(scores[:-1], expected[places, prompt[1:]], atol=1e-4)
+        best = np.array([max(top.values()) for top in told["top_logprobs"][1:]])
+        np.testing.assert_allclose(best, expected.max(axis=1), atol=1e-4)
+        np.testing.assert_array_equal(scores[:-1] == best[:-1], expected.argmax(axis=1)[:-1] == prompt[1:])
+        assert scores[-1] == best[-1], "the new token is the likeliest"
+        assert "".join(told["tokens"]) == choice["text"]
+        assert told["text_offset"] == [sum(map(len, told["tokens"][:n])) for n in range(len(told["tokens"]))]
+
+
+def test_scores_without_a_new_token_repeat_the_prompt(api: Api) -> None:
+    answer = api.completion("the cat", echo=True, logprobs=2, max_tokens=0)
+    [choice] = answer["choices"]
+    assert choice["text"] == "the cat" == "".join(choice["logprobs"]["tokens"])
+    assert answer["usage"]["completion_tokens"] == 0
+    assert all(len(top) in (2, 3) for top in choice["logprobs"]["top_logprobs"][1:])
+
+
+def test_greedy_answers_follow_the_model_in_any_batch(api: Api) -> None:
+    prompts = random_prompts(10, seed=1)
+    alone = [api.completion(prompt, logprobs=1, max_tokens=20)["choices"][0] for prompt in prompts]
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        together = list(pool.map(lambda prompt: api.text(prompt, max_tokens=20), prompts))
+    assert together == [each["text"] for each in alone]
+    batch = api.completion(prompts, max_tokens=20)
+    assert [each["text"] for each in batch["choices"]] == together
+    for prompt, choice in zip(prompts, alone, strict=True):
+        whole = [*prompt, *tokens_of(api, choice["text"])]
+        expected = log_probabilities(api.folder, whole).max(axis=1)[len(prompt) - 1 :]
+        scores = choice["logprobs"]["token_logprobs"]
+        np.testing.assert_allclose(scores, expected[: len(scores)], atol=1e-3)
+
+
+def test_text_ends_before_a_stop_string(api: Api) -> None:
+    whole = api.text(max_tokens=20)
+    for stop, end in ((whole[6:9], 6), ([whole[10], "never"], whole.index(whole[10])), ("never", 20), ([], 20)):
+        [choice] = api.completion(max_tokens=20, stop=stop)["choices"]
+        first = whole.index(stop) if isinstance(stop, str) and stop in whole else end
+        assert choice["text"] == whole[:first]
+        assert choice["finish_reason"] == ("length" if first == 20 else "stop")
+        streamed = api.events("completions", prompt=TEXT, max_tokens=20, temperature=0, stop=stop)
+        assert "".join(each["choices"][0]["text"] for each in streamed) == choice["text"]
+
+
+def test_stream_has_the_same_text_and_usage_as_the_answer(api: Api) -> None:
+    whole = api.completion()
+    parts = api.events("completions", prompt=TEXT, max_tokens=12, temperature=0, stream_options={"include_usage": True})
+    assert parts[-1]["usage"] == whole["usage"] | {
+        key: value for key, value in parts[-1]["usage"].items() if key not in whole["usage"]
+    }
+    assert parts[-1]["choices"] == []
+    choices = [each["choices"][0] for each in parts[:-1]]
+    assert "".join(each["text"] for each in choices) == whole["choices"][0]["text"]
+    assert [each["finish_reason"] for each in choices if each["finish_reason"]] == ["length"]
+    assert len(choices) > 3
+
+
+def test_seed_repeats_a_sample_and_n_draws_several(api: Api) -> None:
+    drawn = {"temperature": 1.5, "n": 3, "seed": 7, "max_tokens": 16, "top_p": 0.9}
+    first, again = (api.completion(**drawn)["choices"] for _ in range(2))
+    assert first == again
+    texts = [each["text"] for each in first]
+    assert len(set(texts)) == 3
+    assert [each["index"] for each in first] == [0, 1, 2]
+    assert [each["text"] for each in api.completion(**drawn | {"seed": 8})["choices"]] != texts
+    assert api.text(temperature=1.5, top_p=1e-6, seed=1) == api.text(), "the nucleus is the likeliest token"
+
+
+def test_chat_follows_the_template(api: Api) -> None:
+    answer = api.answer("chat/completions", **CHAT, logprobs=True, top_logprobs=2)
+    [choice] = answer["choices"]
+    assert choice["message"]["role"] == "assistant"
+    assert choice["message"]["content"] == api.text("<user>hi\n<assistant>", max_tokens=8)
+    assert answer["usage"]["prompt_tokens"] == len(tokens_of(api, "<user>hi\n<assistant>"))
+    content = choice["logprobs"]["content"]
+    assert [each["token"] for each in content] == list(choice["message"]["content"])
+    assert all(len(each["top_logprobs"]) == 2 for each in content)
+    parts = [part["choices"][0]["delta"] for part in api.events("chat/completions", **CHAT)]
+    assert parts[0]["role"] == "assistant"
+    assert "".join(part.get("content") or "" for part in parts) == choice["message"]["content"]
+
+
+def test_model_ends_its_answer_with_its_end_token(api: Api) -> None:
+    """Samples until one ends: random weights end about one answer in three of 200 tokens."""
+    for seed in range(40):
+        answer = api.completion(temperature=1.9, seed=seed, max_tokens=200)
+        [choice] = answer["choices"]
+        if choice["finish_reason"] == "stop":
+            break
+    assert choice["finish_reason"] == "stop" and END not in choice["text"]
+    assert answer["usage"]["completion_tokens"] < 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "message"),
+    [
+        ("completions", {"prompt": TEXT, "max_tokens": 400}, 400, f"maximum context length is {CONTEXT} tokens"),
+        ("completions", {"prompt": [1] * 300, "max_tokens": 1, "echo": True, "logprobs": 1}, 400, "30[01]"),
+        ("completions", {"prompt": TEXT, "model": "other"}, 404, "other"),
+        ("completions", {"prompt": TEXT, "logprobs": 21}, 400, "logprobs"),
+        ("completions", {"prompt": TEXT, "temperature": -1}, 400, "temperature"),
+        ("completions", {"prompt": [10**6]}, 400, "."),
+        ("nothing", {}, 404, "Not Found"),
+    ],
+)
+def test_bad_request_is_refused_in_the_form_of_openai(
+    api: Api, path: str, body: dict[str, Any], status: int, message: str
+) -> None:
+    response = api.post(path, **body)
+    assert response.status_code == status
+    error = response.json().get("error", response.json())
+    assert re.search(message, str(error)), error
+
+
+def test_models_and_health_say_what_is_served(api: Api) -> None:
+    [model] = requests.get(f"{api.url}/v1/models", timeout=60).json()["data"]
+    assert (model["id"], model["max_model_len"]) == ("tiny", CONTEXT)
+    assert requests.get(f"{api.url}/health", timeout=60).status_code == 200
+
+
+def test_server_finishes_answers_after_sigterm(api: Api) -> None:
+    """Last in this file, as it ends the engine."""
+    if api.engine != "levanter":
+        pytest.skip("a property of our own server")
+    expected = api.text(max_tokens=150, ignore_eos=True)
+    body = {"prompt": TEXT, "max_tokens": 150, "temperature": 0, "ignore_eos": True, "stream": True}
+    with requests.post(f"{api.url}/v1/completions", json=body, stream=True, timeout=300) as response:
+        lines = response.iter_lines()
+        first = next(lines)
+        api.process.send_signal(signal.SIGTERM)
+        events = [line for line in [first, *lines] if line]
+    assert events[-1] == b"data: [DONE]"
+    texts = [json.loads(line.removeprefix(b"data: "))["choices"][0]["text"] for line in events[:-1]]
+    assert "".join(texts) == expected
+    assert api.process.wait() == 0
+    with pytest.raises(requests.ConnectionError):
+        requests.get(f"{api.url}/health", timeout=60)
