@@ -29,6 +29,7 @@ TABLES: Final = Path(__file__).resolve().parents[2] / "operators/tradewind/marin
 LONGEST_CONSTANT: Final = 400
 OWN: Final = {
     "levanter.infra.ray_tpu": "tradewind.marin.names.slices",
+    "marin.evaluation.log_probs": "tradewind.marin.names.log_probs",
     "marin.processing.tokenize.data_configs": "tradewind.marin.names.data_configs",
     "marin.processing.tokenize.tokenize": "tradewind.marin.names.tokenizing",
     "marin.resources": "tradewind.marin.names.resources",

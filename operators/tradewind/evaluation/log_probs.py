@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tradewind.datasets.files import atomic_writer, join, parent, remove_unfinished, write_json, write_text
+from tradewind.datasets.tokenizer_files import is_on_hub
 from tradewind.recipes.model_spec import MODEL_SIZES
 from tradewind.recipes.steps import naming_step, recipe_step
 from tradewind.recipes.stored_json import read_object
 from tradewind.records.parsing import COUNT
+from tradewind.serving.config import HUB_PREFIX
 from tradewind.steps import ExecutorStep
 from tradewind.steps.fields import PATH, SOME_TEXT, TEXT, FieldRule, check_fields, integer, one_of
 from tradewind.steps.needs import needs
@@ -163,6 +165,46 @@ def preflight(config: LogProbsConfig, devices: int) -> None:
 
 
 measure_log_probs.preflight = preflight  # type: ignore[attr-defined]  # before a slice is reserved
+
+
+def evaluate_lm_log_probs(config: Any) -> dict[str, Any]:
+    """Measure what Marin's ``EvalLmConfig`` names; returns and raises what ``measure_log_probs`` does.
+
+    Entropies are not measured, and nothing is sent to W&B.
+    """
+    return measure_log_probs(marins_config(config))
+
+
+evaluate_lm_log_probs.preflight = lambda config, devices: preflight(marins_config(config), devices)  # type: ignore[attr-defined]
+
+
+def marins_config(config: Any) -> LogProbsConfig:
+    """Return the config of Marin's ``EvalLmConfig``, which on the cluster has today's data config of Levanter's."""
+    return LogProbsConfig(
+        marins_model(config.checkpoint_path, config.checkpoint_is_hf),
+        marins_sets(config.datasets),
+        config.output_path,
+        tokenizer_path=config.datasets.tokenizer,
+        weights=WEIGHTS[0] if config.checkpoint_is_hf else WEIGHTS[1],
+        max_sequences=config.max_samples_per_dataset,
+        per_device_batch_size=config.per_device_batch_size,
+        model=None if config.checkpoint_is_hf else config.model,
+    )
+
+
+def marins_model(path: str, is_hf: bool) -> str:
+    """Return the path of a model, of which Marin writes one on the hub without a prefix."""
+    return f"{HUB_PREFIX}{path}" if is_hf and is_on_hub(path) else path
+
+
+def marins_sets(datasets: Any) -> dict[str, str]:
+    """Return name → token cache of a mixture for evaluation; raises ``ValueError`` for a set without a cache."""
+    found = {}
+    for name, component in datasets.components.items():
+        if not component.cache_dir and not datasets.cache_dir:
+            raise ValueError(f"datasets: the set {name!r} has no token cache: give the step that makes it.")
+        found[name] = component.cache_dir or join(datasets.cache_dir, name)
+    return found
 
 
 def check_inputs(source: ModelSource, sets: Mapping[str, str]) -> None:

@@ -45,6 +45,7 @@ class Rebuilt:
 class _Config:
     def __init__(self, rebuilt: Rebuilt, key: str, version: Version) -> None:
         self._rebuilt = rebuilt
+        self._name: str = version["name"]
         self._values: Mapping[str, Any] = version["config"]
         self._dependencies, self._pseudo = self._numbered(version)
         self._roots = {path.split(".")[0] for path in self._values}
@@ -79,7 +80,7 @@ class _Config:
         if roots == {"revision"} or roots == {"revision", "hf_dataset_id"}:
             return "DownloadConfig", self._download()
         if "datasets" in roots and any(path.startswith("datasets.configs.") for path in self._values):
-            return "VizLmConfig", self._log_probs()
+            return self._log_probs()
         if has("extract_method") and has("remove_reference_section"):
             return "ExtractionConfig", self._extraction()
         return "other", self._made_up()
@@ -189,12 +190,20 @@ class _Config:
         own = modules()["marin.download"]
         return own.HfDownloadConfig(self._or("hf_dataset_id", "org/set"), self._value("revision"))
 
-    def _log_probs(self) -> Any:
-        own = modules()["marin.evaluation.visualize"]
-        return own.VizLmConfig(
-            checkpoint_path=self._or("checkpoint_path", "org/model"), datasets=self._mixture("datasets.configs."),
-            model=modules()["levanter.models.llama"].LlamaConfig(),
-        )  # fmt: skip
+    def _log_probs(self) -> tuple[str, Any]:
+        of_model: Any = {
+            "model": modules()["levanter.models.llama"].LlamaConfig(),
+            "datasets": self._mixture("datasets.configs."),
+        }
+        path = self._or("checkpoint_path", "org/model")
+        folder, _, name = self._name.rpartition("/")
+        if folder != "analysis/log_probs":
+            own = modules()["marin.evaluation.visualize"]
+            return "VizLmConfig", own.VizLmConfig(checkpoint_path=path, **of_model)
+        make = modules()["marin.evaluation.log_probs"].default_lm_log_probs
+        made = make(path, of_model["model"], of_model["datasets"], None, checkpoint_is_hf=True, name=name)
+        assert made.name == self._name
+        return "EvalLmConfig", made.config
 
     def _extraction(self) -> Any:
         convert = modules()["marin.schemas.web.convert"]

@@ -41,7 +41,7 @@ def test_records_cover_every_kind_of_config() -> None:
         REBUILT.step(key)
     kinds = Counter(REBUILT.kinds[key] for key in VERSIONS)
     assert set(kinds) == {
-        "TrainLmOnPodConfig", "TokenizeConfig", "HfTokenizeConfig", "EvaluationConfig", "VizLmConfig",
+        "TrainLmOnPodConfig", "TokenizeConfig", "HfTokenizeConfig", "EvaluationConfig", "VizLmConfig", "EvalLmConfig",
         "SpeedrunResultsConfig", "DownloadConfig", "ExtractionConfig", "other",
     }  # fmt: skip
     assert kinds["other"] < kinds.total() / 3

@@ -13,6 +13,8 @@ from tradewind.marin.defaults.training import (
     default_train,
     simulated_epoching_train,
 )
+from tradewind.marin.names.data_configs import mixture_for_evaluation
+from tradewind.marin.names.log_probs import default_lm_log_probs
 
 __all__ = [
     "AnnealConfig",
@@ -24,6 +26,7 @@ __all__ = [
     "default_anneal",
     "default_download",
     "default_dpo",
+    "default_lm_log_probs",
     "default_sft",
     "default_speedrun",
     "default_tokenize",
@@ -31,5 +34,6 @@ __all__ = [
     "default_validation_sets",
     "fineweb_edu_subcache",
     "llama",
+    "mixture_for_evaluation",
     "simulated_epoching_train",
 ]

@@ -39,12 +39,14 @@ class ReplacementFunction:
         is_placed: Marin's function asks Ray for the devices in its config; the step runs on them instead.
         always: Why it also runs where the checkout's can be imported, if it does.
         resumable: What the next attempt resumes from, unless the step says otherwise.
+        otherwise: Where Marin's function runs if its config has no such field.
     """
 
     name: str
     is_placed: bool = False
     resumable: tuple[str, ...] = ()
     always: str = ""
+    otherwise: Resources | None = None
 
 
 _OF_TRAINING: Final = ("checkpoints/**", "hf/**", "metrics.jsonl", "tensorboard/**", "wandb/**")
@@ -62,6 +64,12 @@ _EVALUATE: Final = ReplacementFunction(
     (".answers/**", ".tasks/**"),
     "the step already holds the devices, and Marin's harnesses need libraries of their time.",
 )
+_LOG_PROBS: Final = ReplacementFunction(
+    "tradewind.evaluation.log_probs:evaluate_lm_log_probs", True, ("sets/**",), _DEVICES
+)
+_VISUALIZE: Final = ReplacementFunction(
+    "tradewind.evaluation.visualize:visualize_lm_log_probs", True, always=_DEVICES, otherwise=TpuSlice("v4-8")
+)
 _SPEEDRUN: Final = ReplacementFunction(
     "tradewind.recipes.speedruns.results:report_marins_speedrun",
     always="the training's output contains what Marin's function would request from W&B.",
@@ -74,6 +82,8 @@ REPLACEMENTS: Final[Mapping[str, ReplacementFunction]] = {
     "marin.download.huggingface.download_hf:download_hf": _DOWNLOAD_HF,
     "marin.download.huggingface.download:download": _DOWNLOAD,
     "marin.speedrun.speedrun:speedrun_results": _SPEEDRUN,
+    "marin.evaluation.log_probs:evaluate_lm_log_probs": _LOG_PROBS,
+    "marin.evaluation.visualize:visualize_lm_log_probs": _VISUALIZE,
     "marin.evaluation.run:evaluate": _EVALUATE,
 }
 """Marin's function, as in a spec -> Tradewind's."""
@@ -93,11 +103,10 @@ def placement(replacement: ReplacementFunction | None, config: Any) -> Resources
     """
     if replacement is None or not replacement.is_placed:
         return None
-    if replacement is _EVALUATE:
-        given = unversioned(getattr(config, "resource_config", None))
-        is_here = config.evaluator == LEVANTER_HARNESS  # else a pool serves the model
-        return resources_of(given) if is_here and given is not None else None
-    match unversioned(getattr(config, "resources", None)):
+    if replacement is _EVALUATE and config.evaluator != LEVANTER_HARNESS:
+        return None  # a pool serves the model
+    field = "resource_config" if replacement in (_EVALUATE, _LOG_PROBS) else "resources"
+    match unversioned(getattr(config, field, replacement.otherwise)):
         case TpuPodConfig(tpu_type, slice_count):
             count = unversioned(slice_count)
             return TpuSlice(unversioned(tpu_type), tuple(count) if isinstance(count, list) else count)
@@ -107,6 +116,8 @@ def placement(replacement: ReplacementFunction | None, config: Any) -> Resources
             return Cpu() if num_cpus in (None, logical_cpu_core_count()) else Cpu(unversioned(num_cpus))
         case Cpu() | Gpu() | Hosts() | TpuSlice() as own:
             return own
+        case given if given is not None and field == "resource_config":
+            return resources_of(given)
     return None
 
 
