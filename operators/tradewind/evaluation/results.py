@@ -91,7 +91,8 @@ class TaskResult:
         task_version: Version of the task; scores of two versions are not compared.
         num_fewshot: Number of examples in each prompt; None if the task knows no such number.
         higher_is_better: Metric → whether more is better. A metric that is missing here is shown, not compared.
-        metrics: Metric → the harness's own number for the whole task.
+        metrics: Metric → the harness's own number for the whole task; NaN if it is no mean over the documents, and not
+            to be believed. A metric that is missing here is a mean over the documents.
         num_documents: Number of documents to ask, after any limit.
         samples: At most one for each document. A document without one was not attempted.
         status: ``FAILED`` or ``INFRASTRUCTURE_LOST`` if the task did not end; else the coverage decides.

@@ -124,11 +124,11 @@ def _score(result: TaskResult, metric: str, total: int) -> Score:
     scores = document_scores(result.samples, metric, total)
     known = [score for score in scores if score is not None]
     own = result.metrics.get(metric)
-    if own is None or not math.isfinite(own) or (known and _is_mean(own, known, attempted)):
+    if own is None or (known and _is_mean(own, known, attempted)):
         return make_score(scores, attempted, metric, better)
     scored = len(known) or sum(sample.error is None for sample in result.samples)
     coverage = scored / total if total else 0.0
-    value = own if coverage >= MIN_COVERAGE else None
+    value = own if coverage >= MIN_COVERAGE and math.isfinite(own) else None
     return Score(metric, value, None, None, scored, attempted, attempted - scored, coverage, better, NONE)
 
 
