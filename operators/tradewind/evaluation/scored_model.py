@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tradewind.datasets.files import exists, join
 from tradewind.datasets.tokenizer_files import is_on_hub, local_tokenizer
+from tradewind.evaluation.scoring import DEFAULT_SEQ_LEN, EXPORT
 from tradewind.recipes.evaluate_lm import newest_export
 from tradewind.recipes.lm import levanter_parts
 from tradewind.recipes.lm.stored_models import ModelAxes, first_line_of, load_checkpointed, load_export, model_axes
@@ -26,9 +27,6 @@ from tradewind.text import did_you_mean, truncated_repr
 if TYPE_CHECKING:
     import numpy as np
 
-EXPORT: Final = "export"
-CHECKPOINT: Final = "checkpoint"
-WEIGHTS: Final = (EXPORT, CHECKPOINT)
 _OTHER_NAMES: Final = {"qwen2": "qwen", "gemma3_text": "gemma3"}
 """Type in an export's ``config.json`` → Levanter's name, where they differ."""
 _HUB_FILES: Final = ("*.json", "*.safetensors", "*.model", "*.jinja", "*.txt")
@@ -105,7 +103,7 @@ class ModelSource:
     def model_config(self, tokenizer: str) -> Any:
         """Return Levanter's config of the model: that of the export, if there is one."""
         if self.export is None:
-            length = self.model.max_seq_len if self.model is not None else DEFAULT_CONTEXT
+            length = self.model.max_seq_len if self.model is not None else DEFAULT_SEQ_LEN
             return levanter_parts.language_model(self.model, self.model_size, length, tokenizer)
         shown = f"{self.field}={truncated_repr(self.path)}"
         try:
@@ -129,10 +127,6 @@ def _exported_config(export: str, tokenizer: str) -> Any:
     return levanter_parts.language_model(found, "", found.max_seq_len, tokenizer)
 
 
-DEFAULT_CONTEXT: Final = 4096
-"""Longest sequence by default, if the model's own context is longer."""
-
-
 def _downloaded(name: str, field: str) -> str:
     """Return a local copy of a model of the hub."""
     from huggingface_hub import snapshot_download
@@ -153,13 +147,14 @@ class ScoredModel:
         max_seq_len: The model's context.
         rows: Sequences of a batch.
         vocab_size: Number of tokens that the model knows.
+        model: Levanter's model.
     """
 
     tokenizer: Any
     max_seq_len: int
     rows: int
     vocab_size: int
-    _model: Any
+    model: Any
     _program: Any
 
     def log_probs(self, tokens: np.ndarray, segments: np.ndarray) -> np.ndarray:
@@ -183,7 +178,7 @@ class ScoredModel:
                 np.pad(each[begin : begin + self.rows], ((0, missing), (0, 0))).astype(np.int32)
                 for each in (tokens, segments)
             )
-            nats = np.asarray(self._program(self._model, batch, texts))
+            nats = np.asarray(self._program(self.model, batch, texts))
             found[begin : begin + self.rows, 1:] = -nats[: self.rows - missing, :-1]
         return found
 

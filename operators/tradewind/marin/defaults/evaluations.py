@@ -65,7 +65,7 @@ def extract_model_name_and_path(step: Model) -> tuple[str, Any]:
     """
     if isinstance(step, str) and step.strip("/"):
         return "_".join(step.removesuffix("/").split("/")[-2:]), step
-    owner = step.step if isinstance(step, InputName) else step
+    owner: Any = step.step if isinstance(step, InputName) else step
     if isinstance(step, InputName):
         if owner is None:
             raise ValueError(f"Hardcoded path {step.name} is not part of the pipeline: give it as text.")

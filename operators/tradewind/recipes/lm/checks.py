@@ -397,11 +397,13 @@ def _is_installed() -> bool:
     return importlib.util.find_spec("lm_eval") is not None
 
 
-def refuse_unknown(tasks: Iterable[Any], known: Collection[str]) -> None:
-    """Raise ``ValueError`` for a task that is neither known nor has its own data set."""
+def refuse_unknown(
+    tasks: Iterable[Any], known: Collection[str], field: str = "train_config.eval_harness.task_spec"
+) -> None:
+    """Raise ``ValueError`` with the field for a task that is neither known nor has its own data set."""
     for task in tasks:
         name = task if isinstance(task, str) else task.task
         if name not in known and getattr(task, "dataset_path", None) is None:
             near = difflib.get_close_matches(name, known, n=3)
             hint = f"did you mean {' or '.join(near)}?" if near else "see 'lm-eval ls tasks'."
-            raise ValueError(f"train_config.eval_harness.task_spec has {name!r}, which lm-eval does not know: {hint}")
+            raise ValueError(f"{field} has {name!r}, which lm-eval does not know: {hint}")

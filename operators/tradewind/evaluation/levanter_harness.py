@@ -1,0 +1,352 @@
+"""Measure a model with Levanter's evaluation harness in the processes of a step, one on each host of its slice.
+
+The model is loaded once. lm-eval's tasks are measured one at a time, and the files of each are kept under ``.tasks`` in
+the output, so a start after a preemption repeats at most one task. A task that fails does not end the others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import re
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tradewind.datasets.files import exists, join, write_text
+from tradewind.evaluation.config import EvaluationConfig
+from tradewind.evaluation.harnesses import LEVANTER_HARNESS
+from tradewind.evaluation.lm_eval_files import read_lm_eval
+from tradewind.evaluation.results import (
+    EvaluationRecord,
+    Model,
+    NoRecordError,
+    Serving,
+    Status,
+    TaskResult,
+    read_record,
+    write_results,
+)
+from tradewind.evaluation.tasks import EvalTaskConfig, check_tasks, labels
+from tradewind.recipes.lm import levanter_parts
+from tradewind.recipes.lm.checks import refuse_unknown
+from tradewind.serving.config import HUB_PREFIX
+from tradewind.steps.needs import needs
+from tradewind.storage import file_system_at
+from tradewind.storage.files import list_names
+from tradewind.storage.trees import remove_files
+from tradewind.text import did_you_mean, single_line, truncated_repr
+
+if TYPE_CHECKING:
+    from tradewind.evaluation.scored_model import ModelSource
+
+FOLDER: Final = ".tasks"
+"""Below the output: lm-eval's files of each task that is measured."""
+RESUMABLE: Final = (f"{FOLDER}/**",)
+KEPT: Final = "lm_eval"
+"""Below the output, at the end: lm-eval's files of all tasks."""
+_WHOLE: Final = "whole.json"
+"""Written last into a task's folder."""
+_OPTIONS: Final = ("model", "model_size")
+"""Options of an evaluation with this harness: Levanter's config of a model that has no export, or its size."""
+_STEP: Final = re.compile(r"step-(\d+)")
+
+
+def check(config: EvaluationConfig) -> ModelSource:
+    """Check all that can be checked without the weights, and return where the model is.
+
+    Raises:
+        ValueError: With the field and the remedy.
+    """
+    for name in config.options:
+        if name not in _OPTIONS:
+            raise ValueError(
+                f"options has {truncated_repr(name)}, which is none of Levanter's harness; "
+                f"{did_you_mean(name, _OPTIONS)}"
+            )
+    if config.serving is not None or config.generation_params is not None:
+        field = "serving" if config.serving is not None else "generation_params"
+        raise ValueError(
+            f"{field}: Levanter's harness loads the model itself and generates no text: leave it out, or use "
+            "evaluate_lm_evaluation_harness."
+        )
+    _check_tasks(config)
+    source = _source(config)
+    source.check()
+    if config.apply_chat_template:
+        _check_chat_template(source)
+    return source
+
+
+def _check_tasks(config: EvaluationConfig) -> None:
+    tasks = check_tasks(config.evals)
+    if importlib.util.find_spec("lm_eval") is None:
+        raise ValueError(
+            "lm-eval is not installed on this cluster: use an image with the extra 'evaluation' of "
+            "airflow-provider-tradewind."
+        )
+    with tempfile.TemporaryDirectory() as work:
+        manager = _manager(config, Path(work))
+        refuse_unknown([task.name for task in tasks if not _is_file(task.name)], manager.all_tasks, "evals")
+
+
+def _is_file(name: str) -> bool:
+    return name.endswith((".yaml", ".yml")) and os.path.isfile(name)
+
+
+def _manager(config: EvaluationConfig, work: Path) -> Any:
+    """Return lm-eval's tasks, with those of the user's folder.
+
+    Raises:
+        ValueError: There is no such folder, or it has no tasks.
+    """
+    from lm_eval.tasks import TaskManager
+
+    if config.task_path is None:
+        return TaskManager()
+    fs, root = file_system_at(config.task_path)
+    if not fs.isdir(root):
+        raise ValueError(
+            f"task_path={truncated_repr(config.task_path)} is no folder: give one with lm-eval's YAML files."
+        )
+    local = work / "tasks"
+    fs.get(root, str(local), recursive=True)
+    if not any(local.rglob("*.yaml")):
+        raise ValueError(f"task_path={truncated_repr(config.task_path)} has no *.yaml, so it has no task of lm-eval.")
+    return TaskManager(include_path=str(local))
+
+
+def _check_chat_template(source: ModelSource) -> None:
+    from levanter.tokenizers import load_tokenizer
+
+    if not load_tokenizer(source.local_tokenizer()).chat_template:
+        raise ValueError(
+            f"apply_chat_template=True: the tokenizer of model_path={truncated_repr(source.path)} has no chat "
+            "template, as for a base model: leave it out."
+        )
+
+
+def _source(config: EvaluationConfig) -> ModelSource:
+    from tradewind.evaluation.scored_model import ModelSource
+
+    path = str(config.model_path)
+    found = _newest(path) if config.discover_latest_checkpoint else path
+    return ModelSource(found, config.tokenizer, config.options.get("model"), config.options.get("model_size", ""))
+
+
+def _newest(path: str) -> str:
+    """Return the newest of several exports in a folder, such as ``hf`` of a training; else the path itself."""
+    if path.startswith(HUB_PREFIX) or exists(join(path, "config.json")):
+        return path
+    steps = {int(match[1]): name for name in list_names(path) if (match := _STEP.fullmatch(name))}
+    exports = (join(path, steps[step]) for step in sorted(steps, reverse=True))
+    return next((export for export in exports if exists(join(export, "config.json"))), path)
+
+
+def preflight(config: EvaluationConfig, devices: int) -> None:
+    """Check, on a CPU before a slice is reserved, what ``evaluate`` will measure; raises ``ValueError``."""
+    check(config)
+
+
+@needs("jax", "levanter", "lm_eval", extra="evaluation")
+def evaluate(config: EvaluationConfig) -> dict[str, Any]:
+    """Measure the model on all devices of the step, and return the status and the scores.
+
+    Raises:
+        ValueError: As ``preflight``.
+        EvaluationError: No task has a result.
+    """
+    import jax
+    from jax.experimental.multihost_utils import sync_global_devices
+
+    levanter_parts.quiet_libraries()
+    levanter_parts.keep_compilations(config.evaluation_path)
+    started = time.time()
+    is_measured = _has_record(config)
+    sync_global_devices("tradewind: record read")
+    if not is_measured:
+        source = check(config)
+        with tempfile.TemporaryDirectory() as work:
+            measuring = _Measuring(config, source, Path(work))
+            measuring.run()
+            if jax.process_index() == 0:
+                measuring.write(started)
+    sync_global_devices("tradewind: evaluation written")
+    return read_record(config.evaluation_path).result()
+
+
+evaluate.preflight = preflight  # type: ignore[attr-defined]
+evaluate.warm_imports = ("levanter.eval_harness", "jax.experimental.multihost_utils")  # type: ignore[attr-defined]
+
+
+def _has_record(config: EvaluationConfig) -> bool:
+    """Whether this attempt has written everything, and its slice was preempted then."""
+    try:
+        read_record(config.evaluation_path)
+    except NoRecordError:
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where the files of one task are.
+
+    Attributes:
+        number: Of the task in the evaluation.
+        label: Its name in results.
+        folder: Local folder for lm-eval's files.
+        kept: Folder in the output.
+    """
+
+    number: int
+    label: str
+    task: EvalTaskConfig
+    folder: Path
+    kept: str
+
+
+class _Measuring:
+    """One evaluation: what is measured already, and the rest.
+
+    All hosts call ``run``; process 0 alone has results.
+    """
+
+    def __init__(self, config: EvaluationConfig, source: ModelSource, work: Path) -> None:
+        self._config = config
+        self._source = source
+        self._work = work
+        tasks = check_tasks(config.evals)
+        self._places = [
+            _Place(number, label, task, work / f"{number:03d}", join(config.evaluation_path, FOLDER, self._key(task)))
+            for number, (label, task) in enumerate(zip(labels(tasks), tasks, strict=True))
+        ]
+        self._errors: dict[str, str] = {}
+
+    def _key(self, task: EvalTaskConfig) -> str:
+        """Return a name of all that decides the results of a task: another attempt may have another config."""
+        config, weights = self._config, self._source.export or self._source.checkpoints
+        decides = [
+            [task.name, task.num_fewshot, weights],
+            [config.max_eval_instances, config.apply_chat_template, config.max_context, config.seed, config.task_path],
+            [_version(name) for name in ("lm_eval", "marin-levanter")],
+        ]
+        return hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:16]
+
+    def run(self) -> None:
+        """Measure the tasks that have no files yet; the model is loaded if there is any."""
+        from jax.experimental.multihost_utils import sync_global_devices
+
+        is_whole = [exists(join(place.kept, _WHOLE)) for place in self._places]
+        sync_global_devices("tradewind: tasks listed")  # all hosts have seen the same
+        missing = [place for place, whole in zip(self._places, is_whole, strict=True) if not whole]
+        if len(missing) < len(self._places):
+            _say(f"{len(self._places) - len(missing)} of {len(self._places)} tasks were measured before")
+        if not missing:
+            return
+        from tradewind.evaluation.levanter_lm import TaskMeasurer, opened
+
+        with opened(self._source, self._config.max_context) as lm:
+            if lm is not None:
+                name = _model_name(self._config)
+                measurer = TaskMeasurer(lm, self._config, _manager(self._config, self._work), name)
+                for place in missing:
+                    self._measure(place, measurer)
+
+    def _measure(self, place: _Place, measurer: Any) -> None:
+        import jax
+
+        started, about = time.monotonic(), f"task {place.number + 1}/{len(self._places)}, {place.label}"
+        try:
+            warning = measurer.measure(place.task, place.folder)
+        except jax.errors.JaxRuntimeError:  # the other hosts are not in step any more
+            raise
+        except Exception as error:  # tasks and their data sets raise many types
+            self._errors[place.label] = single_line(f"{type(error).__name__}: {error}", 1000)
+            _say(f"{about}: failed, {self._errors[place.label]}")
+            return
+        _keep(place)
+        _say(f"{about}: {time.monotonic() - started:.0f} s{f'; {warning}' if warning else ''}")
+
+    def write(self, started: float) -> None:
+        """Write the results of all tasks, and lm-eval's files."""
+        results = [result for place in self._places for result in self._results(place)]
+        record = EvaluationRecord(
+            evaluation=LEVANTER_HARNESS,
+            status=Status.SUCCEEDED,
+            model=Model(self._source.path, _model_name(self._config)),
+            serving=Serving(
+                "in_process", f"levanter {importlib.metadata.version('marin-levanter')}", None, _hardware()
+            ),
+            started_at=started,
+            ended_at=time.time(),
+            harness_version=f"lm-eval {_version('lm_eval')}",
+        )
+        output = self._config.evaluation_path
+        for place in self._places:
+            if place.folder.exists():
+                _upload(place.folder, join(output, KEPT, place.folder.name))
+        write_results(output, record, results)
+        for place in self._places:
+            remove_files(place.kept, [*_names_below(place.folder), _WHOLE])
+
+    def _results(self, place: _Place) -> list[TaskResult]:
+        if place.label in self._errors:
+            return [_failed(place, self._errors[place.label])]
+        if not place.folder.exists():
+            _download(place.kept, place.folder)
+        return read_lm_eval(str(place.folder), place.label)
+
+
+def _failed(place: _Place, error: str) -> TaskResult:
+    task = place.task
+    return TaskResult(place.label, task.name, "unknown", task.num_fewshot, {}, {}, 0, (), Status.FAILED, error)
+
+
+def _keep(place: _Place) -> None:
+    """Copy a task's files to the output; the last one says that they are whole."""
+    _upload(place.folder, place.kept)
+    write_text(join(place.kept, _WHOLE), "{}\n")
+
+
+def _names_below(folder: Path) -> list[str]:
+    return [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
+
+
+def _upload(folder: Path, target: str) -> None:
+    fs, root = file_system_at(target)
+    for name in _names_below(folder):
+        fs.makedirs(f"{root}/{name}".rpartition("/")[0], exist_ok=True)
+        fs.put_file(str(folder / name), f"{root}/{name}")
+
+
+def _download(source: str, folder: Path) -> None:
+    fs, root = file_system_at(source)
+    fs.get(root, str(folder), recursive=True)
+    (folder / _WHOLE).unlink()
+
+
+def _model_name(config: EvaluationConfig) -> str:
+    """Return the model's name in results: the given one, or that of its path, with the run of an export."""
+    if config.model_name:
+        return config.model_name
+    parts = [part for part in str(config.model_path).split("/") if part not in ("", "hf")]
+    return "-".join(parts[-2:]) if _STEP.fullmatch(parts[-1]) else parts[-1]
+
+
+def _version(distribution: str) -> str:
+    return importlib.metadata.version(distribution)
+
+
+def _hardware() -> str:
+    count = levanter_parts.device_count()
+    return f"{count} x {levanter_parts.device_kind()}"
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
