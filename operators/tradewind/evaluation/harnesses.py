@@ -58,10 +58,22 @@ class Harness:
     Attributes:
         module: Module with ``check`` and ``run``.
         served: Whether it sends requests to a served model; else it loads the model itself.
+        distribution: Name of the package whose version the record has, if it is installed beside Tradewind.
     """
 
     module: str
     served: bool = True
+    distribution: str = ""
+
+    @property
+    def folder(self) -> str:
+        """Return the folder of its own files in the output."""
+        return self.module.rpartition(".")[2]
+
+    def evaluate(self, config: EvaluationConfig) -> dict[str, Any]:
+        """Measure without a served model; return status and scores."""
+        result: dict[str, Any] = importlib.import_module(self.module).evaluate(config)
+        return result
 
     def check(self, run: HarnessRun) -> Any:
         """Refuse what the harness cannot measure, before a model is served; return what ``run`` takes as ``checked``.
@@ -81,7 +93,7 @@ class Harness:
 
 LEVANTER_HARNESS: Final = "levanter_lm_evaluation_harness"
 HARNESSES: Final[Mapping[str, Harness]] = {
-    "lm_evaluation_harness": Harness("tradewind.evaluation.lm_eval"),
+    "lm_evaluation_harness": Harness("tradewind.evaluation.lm_eval", distribution="lm_eval"),
     LEVANTER_HARNESS: Harness("tradewind.evaluation.levanter_harness", served=False),
     "helm": Harness("tradewind.evaluation.helm"),
     "alpaca": Harness("tradewind.evaluation.alpaca_eval"),

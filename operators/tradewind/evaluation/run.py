@@ -1,17 +1,261 @@
-"""Function of an evaluation's step: serve the model, measure it with a harness, and write the results."""
+"""Function of an evaluation's step: serve the model, measure it with a harness, and write the results.
+
+The order is such that little is lost: what is impossible is refused before a model is served, each answer is kept, and
+an evaluation whose server does not come back is lost, not failed, so that the next attempt goes on where it was.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
 
-from tradewind.evaluation.config import EvaluationConfig
+from tradewind.datasets.files import join
+from tradewind.evaluation.config import OWN_MODEL, EvaluationConfig, ServedAddress
+from tradewind.evaluation.harnesses import Harness, HarnessRun, harness_of
+from tradewind.evaluation.model_files import ModelFiles, find_model
+from tradewind.evaluation.results import EvaluationRecord, Model, Serving, Status, TaskResult, write_results
+from tradewind.evaluation.summary import summary_rows
+from tradewind.serving.answers import Answers
+from tradewind.serving.config import ServingConfig
+from tradewind.serving.gateway import FixedTarget, Gateway, PoolTarget
+from tradewind.serving.pool import PoolError, PoolStatus
+from tradewind.steps import AttemptLostError
+from tradewind.steps.resources import Cpu, Gpu, TpuSlice
+from tradewind.storage import file_system_at
+from tradewind.text import format_columns, single_line
+
+ANSWERS: Final = ".answers"
+"""Folder of the answers in the output, until the evaluation has succeeded."""
+_MAX_ERROR_CHARS: Final = 2000
+
+_log = partial(print, flush=True)
+
+
+class EvaluationError(RuntimeError):
+    """A task of an evaluation failed, or the model cannot be served; results of other tasks are in the output."""
 
 
 def evaluate(config: EvaluationConfig) -> dict[str, Any]:
-    """Measure a model, and return its status and scores.
+    """Measure a model, write the results, and return status and scores.
 
     Raises:
         ValueError: The harness, or the model, cannot do what the config asks for.
-        EvaluationError: No task has a result.
+        EvaluationError: A task failed, or the model cannot be served.
+        AttemptLostError: The model's server was lost and did not come back.
     """
-    raise NotImplementedError
+    harness = harness_of(config.evaluator)
+    if not harness.served:
+        return harness.evaluate(config)
+    return _Evaluation(config, harness).run()
+
+
+class _Evaluation:
+    """One attempt at an evaluation."""
+
+    def __init__(self, config: EvaluationConfig, harness: Harness) -> None:
+        self._config = config
+        self._harness = harness
+        self._started_at = time.time()
+        for served in (config.serving, config.judge):
+            if isinstance(served, ServedAddress):
+                _fixed(served).resolve()  # a missing key, before anything else
+        self._model = find_model(config)
+        if config.apply_chat_template and self._model.folder is not None and self._model.chat_template is None:
+            raise ValueError(
+                f"apply_chat_template=True: the tokenizer of {self._model.path} has no chat template. Leave it out, or "
+                "give a tokenizer that has one."
+            )
+        self._served = _served(config, self._model)
+
+    def run(self) -> dict[str, Any]:
+        """Measure, write and report."""
+        config = self._config
+        with tempfile.TemporaryDirectory(prefix="tradewind-evaluation-") as work, ExitStack() as stack:
+            run = HarnessRun(
+                config,
+                work,
+                _name_in_api(self._served),
+                self._model.folder,
+                self._model.max_context,
+                "" if config.judge is None else _name_in_api(config.judge),
+                log=_log,
+            )
+            checked = self._harness.check(run)
+            stack.callback(getattr(checked, "close", lambda: None))
+            gateway = stack.enter_context(self._gateway(self._served, "model", self._model.state))
+            judge = None
+            if config.judge is not None:
+                judge = stack.enter_context(self._gateway(config.judge, "judge", []))
+            run = dataclasses.replace(
+                run,
+                address=gateway.base_url,
+                judge_address="" if judge is None else judge.base_url,
+                gateway=gateway,
+                checked=checked,
+            )
+            results = self._harness.run(run)
+            self._keep_files(work)
+            return self._report(results, gateway)
+
+    @contextmanager
+    def _gateway(self, served: ServingConfig | ServedAddress, role: str, state: Sequence[Any]) -> Iterator[Gateway]:
+        """Serve a model, and yield the gateway to it.
+
+        Raises:
+            EvaluationError: It cannot be served.
+        """
+        config = self._config
+        answers = Answers(join(config.evaluation_path, ANSWERS), _scope(served, role, state), _log)
+        target = _fixed(served) if isinstance(served, ServedAddress) else PoolTarget(served)
+        try:
+            if isinstance(target, PoolTarget):
+                _wait_ready(target)
+            with Gateway(
+                target,
+                answers,
+                log=_log,
+                max_concurrent=config.num_concurrent,
+                recovery_timeout_s=config.recovery_timeout_s,
+            ) as gateway:
+                yield gateway
+        except PoolError as error:
+            raise EvaluationError(f"The {role} cannot be served: {error}") from None
+        finally:
+            answers.close()
+
+    def _keep_files(self, work: str) -> None:
+        """Copy the harness's own files to the output."""
+        folder = join(self._config.evaluation_path, self._harness.folder)
+        fs, root = file_system_at(folder)
+        for file in sorted(each for each in Path(work).rglob("*") if each.is_file() and not each.is_symlink()):
+            target = join(root, file.relative_to(work).as_posix())
+            fs.makedirs(target.rpartition("/")[0], exist_ok=True)
+            fs.put_file(str(file), target)
+
+    def _report(self, results: Sequence[TaskResult], gateway: Gateway) -> dict[str, Any]:
+        """Write the results, and raise if they are not all there."""
+        record = write_results(self._config.evaluation_path, self._record(gateway), results)
+        _log("\n".join(format_columns(summary_rows(record))))
+        failed = [f"{result.name}: {result.error}" for result in results if result.status is Status.FAILED]
+        if gateway.is_refused:
+            raise EvaluationError(gateway.given_up)
+        if record.status is Status.INFRASTRUCTURE_LOST:
+            raise AttemptLostError(
+                f"{gateway.given_up or 'The model could not be asked any more.'} The next attempt goes on with the "
+                f"{gateway.traffic.answered:,} answers so far."
+            )
+        if failed:
+            raise EvaluationError(
+                single_line(f"{len(failed)} of {len(results)} tasks failed: {'; '.join(failed)}", 2000)
+            )
+        fs, root = file_system_at(join(self._config.evaluation_path, ANSWERS))
+        fs.invalidate_cache()
+        if fs.exists(root):
+            fs.rm(root, recursive=True)
+        scores = {
+            name: {score.metric: score.value for score in task.scores}
+            for name, task in (*record.tasks.items(), *record.groups.items())
+        }
+        return {"status": str(record.status), "model": record.model.name, "scores": scores}
+
+    def _record(self, gateway: Gateway) -> EvaluationRecord:
+        config, traffic = self._config, gateway.traffic
+        return EvaluationRecord(
+            evaluation=config.evaluator,
+            status=Status.SUCCEEDED,
+            model=Model(
+                self._model.path or _name_in_api(self._served),
+                config.model_name or _name_in_api(self._served),
+                self._model.path.partition("@")[2] or None,
+            ),
+            serving=_serving(self._served),
+            started_at=self._started_at,
+            ended_at=time.time(),
+            requests=traffic.requests,
+            cached=traffic.cached,
+            prompt_tokens=traffic.prompt_tokens,
+            completion_tokens=traffic.completion_tokens,
+            paused_s=traffic.paused_s,
+            harness_version=_version(self._harness.distribution),
+        )
+
+
+def _served(config: EvaluationConfig, model: ModelFiles) -> ServingConfig | ServedAddress:
+    """Return what serves the model."""
+    if isinstance(config.serving, ServedAddress):
+        return config.serving
+    if config.serving is None:
+        resources = {} if config.resource_config is None else {"resources": config.resource_config}
+        return ServingConfig(model.path, engine_options=dict(config.engine_kwargs or {}), **resources)
+    is_own = config.serving.model == OWN_MODEL
+    return dataclasses.replace(config.serving, model=model.path) if is_own else config.serving
+
+
+def _fixed(served: ServedAddress) -> FixedTarget:
+    return FixedTarget(served.address, served.api_key)
+
+
+def _name_in_api(served: ServingConfig | ServedAddress) -> str:
+    return served.model if isinstance(served, ServedAddress) else served.name_in_api
+
+
+def _scope(served: ServingConfig | ServedAddress, role: str, state: Sequence[Any]) -> Mapping[str, Any]:
+    """Return what decides an answer besides the request."""
+    if isinstance(served, ServedAddress):
+        return {"role": role, "address": served.address, "model": served.model, "state": state}
+    return {
+        "role": role,
+        "model": served.model,
+        "state": state,
+        "engine": served.engine,
+        "options": dict(served.engine_options),
+        "command": list(served.command),
+    }
+
+
+def _wait_ready(target: PoolTarget) -> None:
+    """Start the pool or join it, and wait until an engine is ready.
+
+    Raises:
+        PoolError: Its engines do not start.
+    """
+    target.resolve()
+    if target.pool is not None:
+        _log(f"The pool {target.pool.name} serves the model.")
+        target.pool.wait_ready(say=_say)
+
+
+def _say(status: PoolStatus) -> None:
+    engines = ", ".join(f"{each.state}{f' ({each.detail})' if each.detail else ''}" for each in status.engines)
+    _log(f"Pool {status.name}: {status.state}; engines: {single_line(engines) or 'none'}")
+
+
+def _serving(served: ServingConfig | ServedAddress) -> Serving:
+    if isinstance(served, ServedAddress):
+        return Serving("api")
+    installed = None if served.engine == "command" else _version(served.engine)
+    return Serving(served.engine, installed, served.replicas, _hardware(served.resources))
+
+
+def _hardware(resources: Cpu | Gpu | TpuSlice) -> str:
+    match resources:
+        case TpuSlice():
+            return resources.slice_type
+        case Gpu():
+            return f"{resources.count:g} {resources.type or 'GPU'}"
+    return f"{resources.num_cpus:g} CPU"
+
+
+def _version(distribution: str) -> str | None:
+    """Return the version that is installed here, if it is."""
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None

@@ -204,6 +204,15 @@ class Gateway:
         paused_at = self._paused_at
         return 0.0 if paused_at is None else time.monotonic() - paused_at
 
+    def rewind(self) -> None:
+        """Count equal requests from the first again, since the client starts anew."""
+        if self._answers is not None and self._loop is not None:
+            asyncio.run_coroutine_threadsafe(self._rewind(), self._loop).result()
+
+    async def _rewind(self) -> None:
+        if self._answers is not None:
+            self._answers.rewind()
+
     def _run(self) -> None:
         try:
             asyncio.run(self._serve())

@@ -2,6 +2,7 @@
 
 from tradewind.steps.bounds import check_bounded
 from tradewind.steps.errors import (
+    AttemptLostError,
     ExperimentError,
     MissingPrefixError,
     OutputPathConflictError,
@@ -72,6 +73,7 @@ __all__ = [
     "RESOURCE_KINDS",
     "THIS_OUTPUT_PATH",
     "AirflowWorker",
+    "AttemptLostError",
     "CallReference",
     "Cpu",
     "ExperimentError",

@@ -31,3 +31,10 @@ class RelativePrefixError(ExperimentError):
 
 class SecretReferenceError(ExperimentError):
     """A ``secrets`` entry is not a reference, or its name is not a variable. The message omits the entry."""
+
+
+class AttemptLostError(Exception):
+    """A step's function cannot go on, though it did not fail: what it worked with was lost.
+
+    The attempt is lost, so Airflow's next try makes another, which finds the step's resumable files.
+    """

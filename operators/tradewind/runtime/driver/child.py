@@ -69,7 +69,8 @@ def give_up_reason(code: int | None) -> str | None:
             "was suspended, the driver or the process guard was frozen, or the store could not be reached. This "
             "attempt does not count."
         )
-    return "the store did not take the step's result: this attempt does not count." if code == EXIT_GAVE_UP else None
+    gave_up = "its function could not go on, or the store did not take its result, as the lines before say"
+    return f"{gave_up}: this attempt does not count." if code == EXIT_GAVE_UP else None
 
 
 def kill_reason(number: int) -> str:

@@ -26,7 +26,7 @@ from tradewind.serialization.errors import StepRuntimeError
 from tradewind.serialization.masking import Masker
 from tradewind.serialization.references import find_legacy_modules
 from tradewind.serialization.spec import OUTPUT_VARIABLE, STEP_VARIABLE, StepSpec
-from tradewind.steps import Hosts, TpuSlice, plain_function
+from tradewind.steps import AttemptLostError, Hosts, TpuSlice, plain_function
 from tradewind.storage.errors import StoreError
 from tradewind.storage.files import write_text
 
@@ -46,6 +46,9 @@ def main() -> NoReturn:
         result = _call(spec)
         text = _result_text(result, masker) if process_id == 0 else None
     except BaseException as error:
+        if isinstance(user_error(error)[0], AttemptLostError):
+            print(masker.text(str(user_error(error)[0])), flush=True)
+            _leave(EXIT_GAVE_UP, processes)
         restart, number = int(os.environ.get("TRADEWIND_RESTARTS", "0")), attempt.number
         described = describe_error(error, spec, masker)
         retry_store(lambda: write_error(spec.output_path, number, described, process_id, restart))

@@ -1,0 +1,277 @@
+"""The LM Evaluation Harness (lm-eval) against a served model, in a process of its own (``run_lm_eval``).
+
+``check`` starts that process, which loads the tasks and makes their prompts, and refuses what is impossible. Then it
+waits until ``run`` gives it the address. If it dies over a task, that task has failed, and another process measures the
+rest; the gateway answers again what was answered.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from tradewind.evaluation.harnesses import HarnessRun
+from tradewind.evaluation.lm_eval_files import read_lm_eval
+from tradewind.evaluation.progress import Progress
+from tradewind.evaluation.results import Status, TaskResult
+from tradewind.evaluation.tasks import EvalTaskConfig, check_tasks, labels
+from tradewind.steps.fields import FLAG
+from tradewind.text import did_you_mean, single_line
+
+OPTIONS: Final = ("add_bos_token", "confirm_run_unsafe_code", "truncate")
+"""Options of an evaluation with this harness, all False by default:
+
+``add_bos_token``: whether prompts begin with the tokenizer's special tokens; ``confirm_run_unsafe_code``: whether tasks
+may run code that the model wrote; ``truncate``: whether a prompt that is too long loses its begin.
+"""
+_OFFLINE: Final = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+_QUIET: Final = {"TQDM_DISABLE": "1", "OPENAI_API_KEY": ""}
+_SECRET: Final = re.compile(r".*(_KEY|_TOKEN|_SECRET|_PASSWORD|CREDENTIALS)", re.IGNORECASE)
+_OF_THE_HUB: Final = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+_MAX_LOG_CHARS: Final = 2000
+
+
+class HarnessError(RuntimeError):
+    """lm-eval's process ended before it could say what is wrong."""
+
+
+def check(run: HarnessRun) -> Prepared:
+    """Load the tasks and make their prompts, before a model is served.
+
+    Raises:
+        ValueError: A task is unknown, needs the network, or does not fit the model; the message names it.
+        HarnessError: The process ended.
+    """
+    config = run.config
+    tasks = check_tasks(config.evals)
+    for name, given in config.options.items():
+        if name not in OPTIONS:
+            raise ValueError(f"options has {name!r}, which is none of lm-eval's here; {did_you_mean(name, OPTIONS)}")
+        FLAG.check(f"options[{name!r}]", given)
+    if importlib.util.find_spec("lm_eval") is None:
+        raise ValueError(
+            "lm-eval is not installed on this cluster: use an image with the extra 'evaluation' of "
+            "airflow-provider-tradewind."
+        )
+    prepared = Prepared(run, dict(zip(labels(tasks), tasks, strict=True)))
+    try:
+        prepared.start(prepared.tasks)
+    except BaseException:
+        prepared.close()
+        raise
+    return prepared
+
+
+def run(run: HarnessRun) -> list[TaskResult]:
+    """Measure the tasks; return results for each, also for those that failed."""
+    prepared: Prepared = run.checked
+    with Progress(run.gateway, sum(prepared.requests.values()), run.log):
+        found = prepared.measure(run)
+    return [result for label in prepared.tasks for result in found[label]]
+
+
+class Prepared:
+    """lm-eval's process, with the prompts of the tasks.
+
+    Attributes:
+        tasks: Label → task, of the whole evaluation.
+        requests: Label of a task → number of its requests.
+        documents: Label of a task → number of its documents.
+    """
+
+    def __init__(self, run: HarnessRun, tasks: Mapping[str, EvalTaskConfig]) -> None:
+        self._run = run
+        self.tasks = tasks
+        self.requests: dict[str, int] = {}
+        self.documents: dict[str, int] = {}
+        self._process: subprocess.Popen[str] | None = None
+        self._log_file = Path(run.work_dir, "lm_eval.log")
+
+    def start(self, tasks: Iterable[str]) -> None:
+        """Start a process with the tasks of these labels, and wait until it has made their prompts.
+
+        Raises:
+            ValueError: A task is impossible.
+            HarnessError: The process ended.
+        """
+        self.close()
+        with self._log_file.open("a") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tradewind.evaluation.run_lm_eval"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=_environment(network=self._run.config.network),
+                cwd=self._run.work_dir,
+            )
+        self._send(self._spec(tasks))
+        refused: list[str] = []
+        for event in self._events():
+            match event["event"]:
+                case "refused":
+                    refused.append(_refusal(event, self._run))
+                case "prepared":
+                    self._note(event)
+                case "ready":
+                    return
+                case "done":
+                    raise ValueError(" ".join(refused))
+        raise HarnessError(f"lm-eval ended before it had made the prompts. {self._last_lines()}")
+
+    def measure(self, run: HarnessRun) -> dict[str, list[TaskResult]]:
+        """Measure all tasks; return label → results."""
+        found: dict[str, list[TaskResult]] = {}
+        while left := [label for label in self.tasks if label not in found]:
+            if run.gateway is not None and run.gateway.given_up is not None:
+                return found | {label: [self._lost(label, run.gateway.given_up)] for label in left}
+            try:
+                if self._process is None:
+                    self.start(left)
+                self._send({"address": run.address})
+                self._collect(run, found)
+            except (HarnessError, BrokenPipeError, ValueError) as error:
+                now = next(label for label in self.tasks if label not in found)
+                found[now] = [self._failed(now, f"{error} {self._last_lines()}")]
+                run.log(f"{now} failed: {single_line(error)}")
+                self.close()
+                if run.gateway is not None:
+                    run.gateway.rewind()
+        return found
+
+    def close(self) -> None:
+        """End the process."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
+
+    def _collect(self, run: HarnessRun, found: dict[str, list[TaskResult]]) -> None:
+        """Take the results of a process.
+
+        Raises:
+            HarnessError: It ended within a task.
+        """
+        for event in self._events():
+            label = event.get("label", "")
+            match event["event"]:
+                case "started":
+                    run.log(f"{label}: {self.documents[label]:,} documents, about {self.requests[label]:,} requests.")
+                case "ended":
+                    found[label] = read_lm_eval(self._folder(label), label)
+                case "failed" if event["lost"]:
+                    found[label] = [self._lost(label, event["error"])]
+                case "failed":
+                    found[label] = [self._failed(label, event["error"])]
+                    run.log(f"{label} failed: {event['error']}")
+                case "done":
+                    return
+        code = None if self._process is None else self._process.wait()
+        raise HarnessError(f"lm-eval's process ended with exit code {code} while it measured this task.")
+
+    def _note(self, event: Mapping[str, Any]) -> None:
+        label = event["label"]
+        self.requests[label], self.documents[label] = event["requests"], event["documents"]
+        if event["truncated"]:
+            self._run.log(
+                f"{label}: {event['truncated']:,} documents are longer than the model's context of "
+                f"{self._run.max_context:,} tokens, and lose their begin."
+            )
+
+    def _spec(self, tasks: Iterable[str]) -> dict[str, Any]:
+        run, config = self._run, self._run.config
+        return {
+            "tasks": [
+                {
+                    "name": self.tasks[label].name,
+                    "label": label,
+                    "num_fewshot": self.tasks[label].num_fewshot,
+                    "folder": str(self._folder(label)),
+                }
+                for label in tasks
+            ],
+            "task_path": config.task_path,
+            "limit": config.max_eval_instances,
+            "apply_chat_template": config.apply_chat_template,
+            "generation_params": dict(config.generation_params or {}),
+            "seed": config.seed,
+            "network": config.network,
+            "num_concurrent": config.num_concurrent,
+            "model_name": run.model,
+            "tokenizer": run.model_dir,
+            "max_context": run.max_context,
+            **{name: config.options.get(name, False) for name in OPTIONS},
+        }
+
+    def _folder(self, label: str) -> Path:
+        number = list(self.tasks).index(label)
+        return Path(self._run.work_dir, f"{number:03d}-{re.sub(r'[^A-Za-z0-9_.-]', '_', label)[:80]}")
+
+    def _send(self, line: Mapping[str, Any]) -> None:
+        pipe = None if self._process is None else self._process.stdin
+        if pipe is not None:
+            pipe.write(json.dumps(line) + "\n")
+            pipe.flush()
+
+    def _events(self) -> Iterator[dict[str, Any]]:
+        pipe = None if self._process is None else self._process.stdout
+        for line in pipe or ():
+            yield json.loads(line)
+
+    def _failed(self, label: str, error: str, status: Status = Status.FAILED) -> TaskResult:
+        task, documents = self.tasks[label], self.documents.get(label, 0)
+        why = single_line(error, _MAX_LOG_CHARS)
+        return TaskResult(label, task.name, "", task.num_fewshot, {}, {}, documents, (), status, why)
+
+    def _lost(self, label: str, why: str) -> TaskResult:
+        return self._failed(label, why, Status.INFRASTRUCTURE_LOST)
+
+    def _last_lines(self) -> str:
+        """Return the end of what lm-eval printed."""
+        if not self._log_file.exists():
+            return ""
+        text = self._log_file.read_text(errors="replace")[-_MAX_LOG_CHARS:].strip()
+        return f"Its last lines: {single_line(text[text.find(chr(10)) + 1 :], _MAX_LOG_CHARS)}" if text else ""
+
+
+def _environment(*, network: bool) -> dict[str, str]:
+    """Return the environment of lm-eval's process, which gets no key of a server."""
+    kept = {name: value for name, value in os.environ.items() if not _SECRET.fullmatch(name) or name in _OF_THE_HUB}
+    return kept | _QUIET | ({} if network else _OFFLINE)
+
+
+def _refusal(event: Mapping[str, Any], run: HarnessRun) -> str:
+    """Return why a task is impossible, and what to do."""
+    name = event["name"]
+    match event["kind"]:
+        case "unknown":
+            hint = f"did you mean {' or '.join(event['near'])}?" if event["near"] else "see 'lm-eval ls tasks'."
+            where = f" and {run.config.task_path} does not have" if run.config.task_path else ""
+            return f"evals has {name!r}, which lm-eval does not know{where}: {hint}"
+        case "network":
+            return (
+                f"evals has {name!r}, whose data is not on this host, and the evaluation may not use the network: give "
+                f"network=True, or put the data into the host's cache of data sets. ({event['error']})"
+            )
+        case "context":
+            first = ", ".join(event["documents"])
+            more = event["count"] - len(event["documents"])
+            return (
+                f"evals has {name!r}, of which {event['count']:,} documents do not fit into the model's context of "
+                f"{run.max_context:,} tokens (the longest needs {event['longest']:,}): {first}"
+                f"{f' and {more:,} more' if more else ''}. Give fewer shots or tokens to generate, or "
+                "options={'truncate': True}, which cuts off the begin of their prompts."
+            )
+        case "tokenizer":
+            return f"evals has {name!r}, which needs the model's tokenizer: give tokenizer=, a folder with it."
+    return f"evals has {name!r}, which lm-eval cannot prepare: {event['error']}"

@@ -1,0 +1,167 @@
+"""Find a model before it is served: its export, tokenizer, chat template and context, and what tells it from others."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tradewind.datasets.files import basename, join, store_fingerprint
+from tradewind.datasets.tokenizer_files import TOKENIZER_GLOBS, local_tokenizer
+from tradewind.evaluation.config import EvaluationConfig
+from tradewind.serving.config import HUB_PREFIX, ServingConfig
+from tradewind.storage import file_system_at
+from tradewind.storage.bounded_read import LARGE
+from tradewind.storage.files import read_contents
+from tradewind.text import single_line, truncated_repr
+
+_MODEL_CONFIG: Final = "config.json"
+_EXPORTS: Final = ("", "hf")
+"""Folders of a training that may hold its export, or one for each of some steps."""
+_STEP: Final = re.compile(r"step-(\d{1,12})")
+_CHECKPOINT: Final = "metadata.json"
+_CONTEXT_KEYS: Final = ("max_position_embeddings", "n_positions", "max_seq_len")
+_CONTEXT_OPTIONS: Final = ("max_seq_len", "max_model_len")
+_LEVANTER_CONTEXT: Final = 4096
+"""Context of Levanter's engine, unless an option gives another or the model's is shorter."""
+_HUB_FILES: Final = (_MODEL_CONFIG, *TOKENIZER_GLOBS)
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """A model that was found.
+
+    Attributes:
+        path: Its export or checkpoint, or its name and revision on the hub.
+        folder: Local folder with its tokenizer; None for a served address without one.
+        max_context: Tokens of a prompt with its answer at most; None if that is unknown.
+        chat_template: Its chat template, if it has one.
+        state: What differs between two models, such as names, sizes and states of its files.
+    """
+
+    path: str
+    folder: str | None
+    max_context: int | None
+    chat_template: str | None
+    state: Sequence[Any]
+
+
+def find_model(config: EvaluationConfig) -> ModelFiles:
+    """Find the model of an evaluation.
+
+    Raises:
+        ValueError: ``model_path`` holds none, or its tokenizer is missing.
+    """
+    path, state = _stored_at(config)
+    field = "model_path" if config.tokenizer is None else "tokenizer"
+    source = config.tokenizer or path
+    if source and source.startswith(HUB_PREFIX):
+        folder: str | None = _from_hub(source)
+    else:
+        folder = local_tokenizer(source, field) if source else None
+    own = _json(join(folder, _MODEL_CONFIG)) if folder else {}
+    return ModelFiles(path, folder, _context(config, own), _chat_template(folder), state)
+
+
+def _stored_at(config: EvaluationConfig) -> tuple[str, Sequence[Any]]:
+    """Return the path of the model's files and their state."""
+    path = config.model_path or ""
+    if not path or path.startswith(HUB_PREFIX):
+        return path, [path]
+    export = _newest_export(path) if config.discover_latest_checkpoint else _export_at(path)
+    if export is not None:
+        return export, _state(export)
+    fs, root = file_system_at(path)
+    if config.tokenizer is not None and fs.exists(join(root, _CHECKPOINT)):
+        return path, _state(path)
+    what = "tokenizer=: a checkpoint of Levanter's has none" if fs.exists(join(root, _CHECKPOINT)) else "a model's path"
+    raise ValueError(f"model_path={truncated_repr(path)} holds no export ({_MODEL_CONFIG} is missing): give {what}.")
+
+
+def _export_at(path: str) -> str | None:
+    """Return the export at this path, or the only one of a training."""
+    return next((folder for name in _EXPORTS if _is_export(folder := join(path, name).rstrip("/"))), None)
+
+
+def _newest_export(path: str) -> str | None:
+    """Return the export at this path, or the newest of a training."""
+    for name in _EXPORTS:
+        folder = join(path, name).rstrip("/")
+        if _is_export(folder):
+            return folder
+        fs, root = file_system_at(folder)
+        names = fs.ls(root, detail=False) if fs.isdir(root) else []
+        steps = {int(match[1]): match[0] for each in names if (match := _STEP.fullmatch(basename(each)))}
+        for step in sorted(steps, reverse=True):
+            if _is_export(found := join(folder, steps[step])):
+                return found
+    return None
+
+
+def _is_export(folder: str) -> bool:
+    fs, root = file_system_at(folder)
+    return bool(fs.exists(join(root, _MODEL_CONFIG)))
+
+
+def _state(folder: str) -> list[list[Any]]:
+    fs, root = file_system_at(folder)
+    fs.invalidate_cache()
+    entries = fs.ls(root, detail=True)
+    files = ([basename(each["name"]), each["size"], store_fingerprint(each)] for each in entries if _is_file(each))
+    return sorted(files)
+
+
+def _is_file(entry: Mapping[str, Any]) -> bool:
+    return bool(entry["type"] == "file")
+
+
+def _from_hub(source: str) -> str:
+    """Return a local folder with tokenizer and config of a model on the hub, at its revision.
+
+    Raises:
+        ValueError: The hub has no such model, or denies access, or does not answer.
+    """
+    from huggingface_hub import snapshot_download
+
+    name, _, revision = source.removeprefix(HUB_PREFIX).partition("@")
+    try:
+        return str(snapshot_download(name, revision=revision or None, allow_patterns=list(_HUB_FILES)))
+    except Exception as error:  # the client raises many kinds
+        raise ValueError(f"{truncated_repr(source)} cannot be read from the hub: {single_line(error)}") from None
+
+
+def _context(config: EvaluationConfig, own: Mapping[str, Any]) -> int | None:
+    """Return the smallest context that is known."""
+    known = [own.get(key) for key in _CONTEXT_KEYS] + [config.max_context]
+    served = config.serving if isinstance(config.serving, ServingConfig) else None
+    options = (config.engine_kwargs or {}) if served is None else served.engine_options
+    given = [options.get(key) for key in _CONTEXT_OPTIONS]
+    is_levanter = config.serving is None or (served is not None and served.engine == "levanter")
+    if is_levanter and not any(given):
+        given = [_LEVANTER_CONTEXT]
+    return min((each for each in [*known, *given] if type(each) is int and each > 0), default=None)
+
+
+def _chat_template(folder: str | None) -> str | None:
+    if folder is None:
+        return None
+    file = read_contents([join(folder, "chat_template.jinja")], LARGE)
+    for content in file.values():
+        return content.text or None
+    given = _json(join(folder, "tokenizer_config.json")).get("chat_template")
+    if isinstance(given, list):  # templates by name
+        named = {each.get("name"): each.get("template") for each in given if isinstance(each, dict)}
+        given = named.get("default", next(iter(named.values()), None))
+    return given if isinstance(given, str) and given else None
+
+
+def _json(path: str) -> Mapping[str, Any]:
+    """Return a JSON object; an empty one if there is none."""
+    content = read_contents([path], LARGE).get(path)
+    try:
+        given = json.loads(content.text) if content is not None and content.flaw is None else {}
+    except (ValueError, RecursionError):
+        given = {}
+    return given if isinstance(given, dict) else {}

@@ -1,0 +1,85 @@
+"""A tiny engine, its export, and lm-eval on the path, for evaluations without Ray."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import requests
+
+from tests.serving.exports import tiny_export
+from tests.support.waiting import until
+from tradewind.rehearsal.local.processes import free_port
+
+REPOSITORY: Final = Path(__file__).parents[2]
+LM_EVAL: Final = Path(sys.prefix, "lm-eval")
+"""Folder where ``make init`` installs the harness."""
+TASKS: Final = Path(__file__).with_name("tasks")
+
+
+@dataclass
+class Engine:
+    """A process of ``tiny_engine``, which can be killed and started again at its port."""
+
+    folder: Path
+    options: tuple[str, ...] = ()
+    port: int = field(default_factory=free_port)
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "engine.jsonl"
+
+    def start(self) -> None:
+        program = REPOSITORY / "tests/serving/tiny_engine.py"
+        arguments = ["--port", str(self.port), "--log", str(self.log), *self.options]
+        self.process = subprocess.Popen([sys.executable, str(program), *arguments])
+        until(self._is_up, "the engine")
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.send_signal(signal.SIGKILL)
+            self.process.wait()
+
+    def requests(self, event: str) -> list[Any]:
+        """Return the prompts of requests that have begun, or that were answered."""
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        return [given["prompt"] for line in lines if (given := json.loads(line))["event"] == event]
+
+    def _is_up(self) -> bool:
+        try:
+            return requests.get(f"http://127.0.0.1:{self.port}/health", timeout=5).ok
+        except requests.ConnectionError:
+            return False
+
+
+@pytest.fixture(scope="module")
+def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_export(tmp_path_factory.mktemp("export"))
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    engine = Engine(tmp_path)
+    engine.start()
+    yield engine
+    engine.kill()
+
+
+@pytest.fixture
+def lm_eval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make lm-eval importable here and in the processes that this one starts."""
+    monkeypatch.syspath_prepend(str(LM_EVAL))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(LM_EVAL), str(REPOSITORY)]))
