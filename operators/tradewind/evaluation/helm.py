@@ -89,10 +89,8 @@ def run(run: HarnessRun) -> list[TaskResult]:
     results: list[TaskResult] = []
     for number, (label, task) in enumerate(zip(labels(tasks), tasks, strict=True)):
         run.log(f"HELM: task {label} begins.")
-        kept = Path(run.work_dir, f"{number:03}")
-        kept.mkdir(parents=True)
         with TemporaryDirectory(prefix="tradewind-helm-") as home:
-            results += _Entry(run, task, label, home, kept).run()
+            results += _Entry(run, task, label, home, Path(run.work_dir, f"{number:03}")).run()
     return results
 
 
@@ -113,6 +111,9 @@ class _Entry:
 
     def run(self) -> list[TaskResult]:
         given, log, metrics = self.harness_run, self.kept / "helm.log", Path(self.home, "metrics.json")
+        if given.gateway is not None and given.gateway.given_up is not None:
+            return [self._failed(self.label, given.gateway.given_up)]
+        self.kept.mkdir(parents=True, exist_ok=True)
         write_configuration(Path(self.home, "prod_env"), given)
         arguments = [str(metrics), *_arguments(given, self.task, self.home)]
         network = given.config.network
@@ -139,6 +140,8 @@ class _Entry:
 
     def _failed(self, name: str, why: str) -> TaskResult:
         self.harness_run.log(f"HELM: task {name} failed: {why}")
+        gateway = self.harness_run.gateway
+        is_lost = gateway is not None and gateway.given_up is not None
         return TaskResult(
             name=name,
             task=self.task.name,
@@ -148,7 +151,7 @@ class _Entry:
             metrics={},
             num_documents=0,
             samples=(),
-            status=Status.FAILED,
+            status=Status.INFRASTRUCTURE_LOST if is_lost else Status.FAILED,
             error=why,
         )
 
