@@ -7,10 +7,13 @@ import os
 import time
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
+
+import psutil
 
 from tests.serving import tiny_engine
 from tests.support.waiting import limit_s, until
@@ -94,11 +97,8 @@ def answers_of(prompts: Sequence[str]) -> list[str]:
 
 def ready_engines(pool: ServedPool, count: int) -> PoolStatus:
     """Wait until this many engines are ready."""
-    return until(
-        lambda: status if _ready(status := pool.status()) == count else None,
-        f"{count} ready engines",
-        lambda: pool.status(),
-    )
+    until(lambda: _ready(pool.status()) == count, f"{count} ready engines", pool.status)
+    return pool.status()
 
 
 def _ready(status: PoolStatus) -> int:
@@ -111,3 +111,15 @@ def actor_pid(name: str) -> int:
 
     actor = ray.get_actor(name, namespace=NAMESPACE)
     return int(ray.get(actor.__ray_call__.remote(lambda _: os.getpid()), timeout=limit_s()))
+
+
+def worker_of(engine: int) -> int:
+    """Return the process of the worker of an engine, which a guard started."""
+    guard = psutil.Process(engine).parent()
+    assert guard is not None
+    return guard.ppid()
+
+
+def some_prompts(count: int = 16) -> list[str]:
+    """Return texts that no other test sends."""
+    return [f"{uuid.uuid4()} {number}" for number in range(count)]

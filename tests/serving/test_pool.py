@@ -6,13 +6,11 @@ import json
 import os
 import re
 import signal
-import uuid
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from tests.serving.pools import (
@@ -24,7 +22,9 @@ from tests.serving.pools import (
     events,
     post,
     ready_engines,
+    some_prompts,
     tiny_config,
+    worker_of,
 )
 from tests.serving.tiny_engine import answer_text, chat_prompt
 from tests.support.waiting import until
@@ -49,10 +49,6 @@ def pool(ray_driver: None, log: Path) -> Iterator[ServedPool]:
     ready_engines(pool, 2)
     yield pool
     pool.stop()
-
-
-def some_prompts(count: int = 16) -> list[str]:
-    return [f"{uuid.uuid4()} {number}" for number in range(count)]
 
 
 def test_pool_passes_on_openai_api(pool: ServedPool) -> None:
@@ -100,7 +96,8 @@ def test_killed_process_loses_no_request(pool: ServedPool, log: Path, victim: st
     ready_engines(pool, 2)
     prompts = some_prompts()
     answers = complete_all(pool, prompts)
-    begun = until(lambda: found if len(found := of(prompts, log, "begun")) == 16 else None, "16 requests in flight")
+    until(lambda: len(of(prompts, log, "begun")) == 16, "16 requests in flight")
+    begun = of(prompts, log, "begun")
     engine = begun[0]["pid"]
     os.kill(engine if victim == "engine" else worker_of(engine), signal.SIGKILL)
     assert answers() == answers_of(prompts)
@@ -162,13 +159,6 @@ def test_engine_that_cannot_start_is_reported_and_retried(log: Path) -> None:
     assert pool.rejoin().status().start_failures == 0, "a user who comes later tries again"
     until(lambda: pool.name not in {each.name for each in find_pools()}, "the end of an idle pool")
     assert not stop_pool(pool.name)
-
-
-def worker_of(engine: int) -> int:
-    """Return the process of the worker of an engine, which a guard started."""
-    guard = psutil.Process(engine).parent()
-    assert guard is not None
-    return guard.ppid()
 
 
 def of(prompts: list[str], log: Path, event: str) -> list[dict[str, Any]]:

@@ -156,16 +156,22 @@ class ServingConfig:
 
 
 @dataclass(frozen=True)
-class EngineLimits:
-    """How long an engine may take.
+class PoolLimits:
+    """How long a pool waits for its parts.
 
     Attributes:
-        start_s: From its process to its first healthy answer.
-        frozen_s: Without a healthy answer, once it had one.
+        start_s: For an engine's first healthy answer, from the start of its process.
+        frozen_s: For a healthy answer of an engine that had one.
+        silent_s: For a worker, which answers at once whatever its engine does.
+        queue_s: While requests wait, before it grows: a queue that is soon empty needs no engine.
+        spare_s: While an engine is spare, before it shrinks: the start of another may take minutes.
     """
 
     start_s: float = 3600.0
     frozen_s: float = 60.0
+    silent_s: float = 20.0
+    queue_s: float = 5.0
+    spare_s: float = 120.0
 
 
 def pool_name(config: ServingConfig) -> str:

@@ -25,7 +25,7 @@ from tradewind.runtime.pods.on_host.host import HostProcess, accelerator
 from tradewind.runtime.pods.on_host.orphans import MARK, chip_devices, kill_orphans, process_mark, remove_lockfile
 from tradewind.runtime.pods.process_env import Accelerator, format_exit, process_env
 from tradewind.serialization.masking import NAMES_VARIABLE
-from tradewind.serving.config import EngineLimits, ServingConfig
+from tradewind.serving.config import PoolLimits, ServingConfig
 from tradewind.serving.engines import EngineCommand, engine_command, needs_model
 from tradewind.steps.resources import Gpu, TpuSlice
 from tradewind.text import escape_control_characters
@@ -50,7 +50,7 @@ class EngineProcess:
     def __init__(
         self,
         config: ServingConfig,
-        limits: EngineLimits,
+        limits: PoolLimits,
         deadline: LeaseDeadline,
         *,
         ip: str,

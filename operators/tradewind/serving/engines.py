@@ -13,6 +13,7 @@ from typing import Any, Final
 from tradewind.cloud_tpu.slice_types import slice_type
 from tradewind.plans.prefixes import PREFIX_VARIABLES
 from tradewind.serving.config import ServingConfig
+from tradewind.serving.weights import check_model
 from tradewind.steps.fields import FieldRule, integer
 from tradewind.steps.resources import Cpu, Gpu, TpuSlice
 from tradewind.text import did_you_mean, truncated_repr
@@ -57,12 +58,13 @@ def engine_command(config: ServingConfig, model_dir: str, port: int) -> EngineCo
 
 
 def check_engine(config: ServingConfig) -> None:
-    """Refuse options that the engine does not have, and an engine whose modules this environment lacks.
+    """Refuse options that the engine does not have, a model of no commit, and modules that this environment lacks.
 
     Raises:
-        ValueError: The message names the option or the module.
+        ValueError: The message names the option, the model or the module.
     """
     check_options(config)
+    check_model(config.model)
     modules, remedy = _MODULES.get(config.engine, ((), ""))
     for module in modules:
         if importlib.util.find_spec(module) is None:

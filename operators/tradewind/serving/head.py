@@ -20,7 +20,7 @@ from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _in
 
 from tradewind.runtime.pods.nodes import draining_nodes
 from tradewind.serving.balancer import Balancer, Engine
-from tradewind.serving.config import EngineLimits, ServingConfig
+from tradewind.serving.config import PoolLimits, ServingConfig
 from tradewind.serving.front import Front
 from tradewind.serving.placement import worker_options
 from tradewind.serving.pool import NAMESPACE, EngineStatus, PoolStatus
@@ -29,8 +29,6 @@ from tradewind.serving.worker import EngineWorker, WorkerReport
 from tradewind.text import single_line
 
 TICK_S: Final = 0.25
-_SILENT_S: Final = 20.0
-"""Without an answer, a worker is lost; it answers from a thread of its own, whatever its engine does."""
 _MAX_START_FAILURES: Final = 3
 _FIRST_PAUSE_S: Final = 1.0
 _MAX_PAUSE_S: Final = 30.0
@@ -82,7 +80,7 @@ class _Worker:
 class PoolHead:
     """The actor; its methods run in threads, the server on an event loop, the rest in ``_control``."""
 
-    def __init__(self, name: str, config: ServingConfig, limits: EngineLimits, ends_at: float) -> None:
+    def __init__(self, name: str, config: ServingConfig, limits: PoolLimits, ends_at: float) -> None:
         self._name, self._config, self._limits = name, config, limits
         self._balancer = Balancer(config.max_concurrent)
         self._front = Front(self._balancer, config.request_timeout_s)
@@ -91,7 +89,7 @@ class PoolHead:
         self._lock = threading.Lock()
         self._workers: dict[str, _Worker] = {}
         self._next_number = 0
-        self._scaler = Scaler(config.replicas, config.most_replicas, config.max_concurrent)
+        self._scaler = Scaler(config.replicas, config.most_replicas, config.max_concurrent, limits)
         self._losses = self._start_failures = 0
         self._start_at = 0.0
         self._last_error = ""
@@ -250,8 +248,8 @@ class PoolHead:
         for ref in done:
             self._take_answer(asked[ref], ref)
         for worker in list(self._workers.values()):
-            if worker.heard_at and time.monotonic() - worker.heard_at > _SILENT_S:
-                self._remove(worker, f"Worker {worker.name} has not answered for {_SILENT_S:.0f} s.")
+            if worker.heard_at and time.monotonic() - worker.heard_at > self._limits.silent_s:
+                self._remove(worker, f"Worker {worker.name} has not answered for {self._limits.silent_s:.0f} s.")
         if len(done) == len(asked):
             time.sleep(TICK_S)
 
@@ -378,7 +376,7 @@ def _kill(actor: Any) -> None:
         print(f"{type(error).__name__}: {error}", flush=True)
 
 
-def start_head(name: str, config: ServingConfig, limits: EngineLimits, node_id: str) -> Any:
+def start_head(name: str, config: ServingConfig, limits: PoolLimits, node_id: str) -> Any:
     """Return the head of this pool; start it on a node, or on another if that is gone, unless the cluster has it."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 

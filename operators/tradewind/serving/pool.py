@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from tradewind.serving.config import EngineLimits, ServingConfig, pool_name
+from tradewind.serving.config import PoolLimits, ServingConfig, pool_name
 from tradewind.text import single_line
 
 NAMESPACE: Final = "tradewind.serving"
@@ -185,7 +185,7 @@ class ServedPool:
                 return answer
 
 
-def ensure_pool(config: ServingConfig, *, token: str | None = None, limits: EngineLimits | None = None) -> ServedPool:
+def ensure_pool(config: ServingConfig, *, token: str | None = None, limits: PoolLimits | None = None) -> ServedPool:
     """Return the pool that serves this config; start it if the cluster has none. Return before it is ready.
 
     It runs inside a Ray job or driver; a process that is not connected to Ray connects to the cluster of its node.
@@ -193,7 +193,7 @@ def ensure_pool(config: ServingConfig, *, token: str | None = None, limits: Engi
     Args:
         config: The model and its engines.
         token: A bearer token to use; a random one if None.
-        limits: How long an engine may take for its start, and without an answer.
+        limits: How long the pool waits for its parts.
 
     Raises:
         PoolError: The cluster could never run it, or the model or engine is wrong.
@@ -207,7 +207,7 @@ def ensure_pool(config: ServingConfig, *, token: str | None = None, limits: Engi
     pool = ServedPool("", token or secrets.token_hex(_TOKEN_BYTES), name)
     deadline = time.monotonic() + HEAD_RESTART_S
     while True:
-        start_head(name, config, limits or EngineLimits(), _head_node())
+        start_head(name, config, limits or PoolLimits(), _head_node())
         try:
             return pool.rejoin()
         except PoolError:  # the former pool of this name is just ending

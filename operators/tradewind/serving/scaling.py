@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
 
-UP_S: Final = 5.0
-"""How long requests must wait before the pool grows: a queue that is soon empty needs no engine."""
-DOWN_S: Final = 120.0
-"""How long an engine must be spare before it ends: its start may take minutes."""
+from tradewind.serving.config import PoolLimits
 
 
 @dataclass
@@ -19,6 +15,7 @@ class Scaler:
     minimum: int
     maximum: int
     max_concurrent: int
+    limits: PoolLimits
     wanted: int = 0
     _busy_since: float | None = None
     _spare_since: float | None = None
@@ -32,14 +29,18 @@ class Scaler:
         It wants no further one while one that it wants is not ``ready``.
         """
         needed = math.ceil((queued + in_flight) / self.max_concurrent)
-        is_short = queued > 0 and ready >= self.wanted
-        self._busy_since = None if not is_short else self._busy_since if self._busy_since is not None else now
-        is_spare = needed < self.wanted and not queued
-        self._spare_since = None if not is_spare else self._spare_since if self._spare_since is not None else now
-        if self._busy_since is not None and now - self._busy_since >= UP_S and self.wanted < self.maximum:
+        is_short = queued > 0 and ready >= self.wanted and self.wanted < self.maximum
+        is_spare = queued == 0 and needed < self.wanted and self.wanted > self.minimum
+        self._busy_since = _since(self._busy_since, now) if is_short else None
+        self._spare_since = _since(self._spare_since, now) if is_spare else None
+        if self._busy_since is not None and now - self._busy_since >= self.limits.queue_s:
             self.wanted = min(self.maximum, max(needed, self.wanted + 1))
             self._busy_since = None
-        elif self._spare_since is not None and now - self._spare_since >= DOWN_S and self.wanted > self.minimum:
-            self.wanted = max(self.minimum, self.wanted - 1)
+        elif self._spare_since is not None and now - self._spare_since >= self.limits.spare_s:
+            self.wanted -= 1
             self._spare_since = now
         return self.wanted
+
+
+def _since(before: float | None, now: float) -> float:
+    return now if before is None else before

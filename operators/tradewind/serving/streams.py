@@ -29,7 +29,7 @@ class EventSplitter:
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Yield the events that are complete."""
-        self._rest += data.replace(b"\r\n", b"\n")
+        self._rest = (self._rest + data).replace(b"\r\n", b"\n")
         while (end := self._rest.find(b"\n\n")) >= 0:
             event, self._rest = self._rest[: end + 2], self._rest[end + 2 :]
             yield event

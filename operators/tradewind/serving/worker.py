@@ -20,7 +20,7 @@ import ray
 from tradewind.machine import boot_time
 from tradewind.runtime.driver.fencing import LeaseDeadline
 from tradewind.runtime.driver.process_guard import KernelTimer
-from tradewind.serving.config import EngineLimits, ServingConfig
+from tradewind.serving.config import PoolLimits, ServingConfig
 from tradewind.serving.engine_process import EngineProcess
 from tradewind.serving.relay import Relay
 
@@ -57,7 +57,7 @@ class WorkerReport:
 class EngineWorker:
     """The actor; its methods run in threads."""
 
-    def __init__(self, name: str, config: ServingConfig, limits: EngineLimits, ends_at: float) -> None:
+    def __init__(self, name: str, config: ServingConfig, limits: PoolLimits, ends_at: float) -> None:
         self._ends_at = ends_at
         self._deadline = LeaseDeadline()
         self._kernel_timer = KernelTimer(signal.SIGKILL)
