@@ -203,10 +203,10 @@ def test_hub_weights_found_under_every_name_form(path: str) -> None:
 def test_index_of_weights_is_read_within_a_bound(tmp_path: Path) -> None:
     index = tmp_path / "model.safetensors.index.json"
     index.write_text('{"weight_map": {"a": "gone\\u001b.safetensors"}}')
-    assert stored_models._missing_weights(str(tmp_path)) == "gone\x1b.safetensors"
+    assert stored_models.missing_weights(str(tmp_path)) == "gone\x1b.safetensors"
     os.truncate(index, 3 << 30)
     with pytest.raises(ValueError, match="index.json is no file of at most 16,777,216 bytes"):
-        stored_models._missing_weights(str(tmp_path))
+        stored_models.missing_weights(str(tmp_path))
 
 
 SUMMARY = TrainingSummary("run", "LlamaConfig", 10**9, 1000, 1000 * 512, 2048, 6e9, 128, "TPU v4", 275e12)

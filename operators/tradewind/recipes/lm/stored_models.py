@@ -158,7 +158,7 @@ def described_on_hub(made: Any, begin: Any, field: str) -> tuple[str, Any, Any]:
         converter = made.model.hf_checkpoint_converter()
         described = converter.hf_config_from_hf_checkpoint(path)
         stored = dataclasses.replace(made, model=converter.config_from_hf_config(described))
-        missing = _missing_weights(path)
+        missing = missing_weights(path)
     except Exception as error:  # the hub's client and config reader raise many types
         raise ValueError(f"{field}={path!r} {_read_problem(error)}") from error
     if missing:
@@ -166,7 +166,7 @@ def described_on_hub(made: Any, begin: Any, field: str) -> tuple[str, Any, Any]:
     return path, described, stored
 
 
-def _missing_weights(path: str) -> str:
+def missing_weights(path: str) -> str:
     """Return a missing file of weights that Levanter would read; empty if all exist."""
     fs, root = _file_system_of(path)
     existing = {basename(name) for name in fs.ls(root, detail=False)}
