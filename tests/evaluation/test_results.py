@@ -17,6 +17,7 @@ from pyarrow import parquet
 from tests.evaluation.every_eval_ever_schema import AGGREGATE, INSTANCE
 from tests.evaluation.made_results import made_record, made_samples, made_task
 from tradewind.evaluation.files import read_scores
+from tradewind.evaluation.lm_eval_files import task_results
 from tradewind.evaluation.results import EvaluationRecord, Sample, Status, TaskResult, read_record, write_results
 from tradewind.evaluation.scores import make_score
 
@@ -93,8 +94,29 @@ def test_number_that_is_no_mean_of_documents_has_no_interval(tmp_path: Path) -> 
     score = written(tmp_path, mixed_tasks()).tasks["corpus"].score("perplexity")
     assert score is not None and (score.interval, score.low, score.high) == ("none", None, None)
     assert score.value == pytest.approx(math.exp(2.5)) and score.coverage == 1
+    unknown = written(tmp_path / "nan", [replace(mixed_tasks()[2], metrics={"perplexity": math.nan})]).tasks["corpus"]
+    assert unknown.status is Status.INCOMPLETE and unknown.scores[0].value is None
     mean = sum(sample.scores["acc"] for sample in made_samples(0.6, 100)) / 100
     assert value(written(tmp_path / "mean", [made_task("same", metrics={"acc": mean})]), "same") == mean
+
+
+def test_perplexity_of_lm_eval_with_errors_is_no_mean_of_documents(tmp_path: Path) -> None:
+    lines = [
+        {
+            "doc_id": at, "doc_hash": "0" * 64, "target": "x", "arguments": {"gen_args_0": {"arg_0": "Q"}},
+            "filtered_resps": ["-2.5"], "filter": "none", "metrics": ["perplexity", "acc"], "perplexity": -2.5,
+            "acc": at % 2, "error": "HTTP 500" if at == 0 else None,
+        }
+        for at in range(20)
+    ]  # fmt: skip
+    own = {"perplexity,none": math.exp(2.5), "acc,none": 0.5, "bleu,none": 3.0}
+    results = {
+        "results": {"t": own}, "configs": {"t": {}}, "versions": {"t": 1}, "n-samples": {"t": {"effective": 20}},
+        "higher_is_better": {"t": {"perplexity": False, "acc": True}},
+    }  # fmt: skip
+    record = written(tmp_path, task_results(results, {"t": lines}))
+    assert value(record, "t") == pytest.approx(10 / 19)
+    assert value(record, "t", "perplexity") is None and value(record, "t", "bleu") is None
 
 
 def test_every_number_of_record_follows_from_samples(tmp_path: Path) -> None:

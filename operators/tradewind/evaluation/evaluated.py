@@ -15,10 +15,6 @@ MAX_LABELS: Final = 50
 """Bound for evaluations that are compared with each other: their scores by document are in memory together."""
 
 
-def _is_path_or_list(value: object) -> bool:
-    return isinstance(value, (list, tuple)) and bool(value) and all(PATH.fits(each) for each in value)
-
-
 EVALUATIONS: Final = FieldRule(
     f"a mapping of at most {MAX_LABELS} labels to evaluations, such as {{'before': evaluated}}, or to lists of them",
     lambda value: (
@@ -99,7 +95,10 @@ def paths_of(given: str | Sequence[str]) -> Sequence[str]:
 
 def check_paths(field_name: str, given: object) -> None:
     """Refuse what is neither an evaluation nor a list of some; raises ``ValueError``."""
-    if not _is_path_or_list(given):
+    each_of = list(enumerate(given)) if isinstance(given, (list, tuple)) else []
+    for at, each in each_of:
+        PATH.check(f"{field_name}[{at}]", each)
+    if not each_of:
         PATH.check(field_name, given)
 
 

@@ -87,7 +87,7 @@ class LeaderboardConfig:
 
 
 def write_leaderboard(config: LeaderboardConfig) -> dict[str, Any]:
-    """Write the three files; return ``first``: label → number of rankings in which no other is better with confidence.
+    """Write the three files; return ``first``: label → number of rankings with others, none of whom is better.
 
     Raises:
         MissingRunsError: An evaluation has no record; the leaderboard of the others is written.
@@ -100,7 +100,7 @@ def write_leaderboard(config: LeaderboardConfig) -> dict[str, Any]:
     if missing:
         done = f"The others are in {join(config.output_path, 'leaderboard.md')}." if rankings else ""
         raise missing_runs_error(len(config.evaluations), missing, done)
-    return {"rankings": len(rankings), "first": {subject.label: _firsts(subject, rankings) for subject in subjects}}
+    return {"rankings": len(rankings), "first": {each.label: _places(each, rankings).count(1) for each in subjects}}
 
 
 def rank(
@@ -206,18 +206,20 @@ def _title(task: str, metric: str, measured: Measured, better: bool | None) -> s
     return f"{task} {metric}{arrow(better)} (version {measured.task.task_version}{shots}{pooled})"
 
 
-def _firsts(subject: Subject, rankings: Sequence[Ranking]) -> int:
-    return sum(entry.label == subject.label and entry.rank == 1 for each in rankings for entry in each.entries)
+def _places(subject: Subject, rankings: Sequence[Ranking]) -> list[int | None]:
+    """Return the ranks of a subject, where there is somebody to compare with."""
+    entries = [entry for each in rankings if len(each.entries) > 1 for entry in each.entries]
+    return [entry.rank for entry in entries if entry.label == subject.label]
 
 
 def _write(
     config: LeaderboardConfig, subjects: Sequence[Subject], rankings: Sequence[Ranking], missing: Sequence[str]
 ) -> None:
-    short = [["label", "model", "ranked first, also with others", "rankings"]]
+    short = [["label", "model", "ranked first, also with others", "rankings with others"]]
     for subject in subjects:
         model = next(iter(subject.records.values())).model.name
-        count = sum(entry.label == subject.label for each in rankings for entry in each.entries)
-        short.append([subject.label, single_line(model), f"{_firsts(subject, rankings)}", f"{count}"])
+        places = _places(subject, rankings)
+        short.append([subject.label, single_line(model), f"{places.count(1)}", f"{len(places)}"])
     print("\n".join(format_columns(short)), flush=True)
     rows = [row for each in rankings for row in _rows(each)]
     lines = [json.dumps(row, ensure_ascii=False) for row in rows]

@@ -7,20 +7,22 @@ be none yet, it passes and says so.
 
 from __future__ import annotations
 
-import posixpath
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from tradewind.datasets.files import join, write_json
+from tradewind.datasets.files import join, parent, write_json
 from tradewind.evaluation.compare import Comparison, Verdict, compare_scores
 from tradewind.evaluation.evaluated import Measured, Subject, read_subjects
-from tradewind.evaluation.results import NoRecordError, Score, read_record
+from tradewind.evaluation.results import MAX_RECORD_BYTES, RECORD_FILE, Score, parse_record, read_record
 from tradewind.evaluation.statistics import NONE
 from tradewind.evaluation.summary import arrow, format_interval, format_number, status_text
 from tradewind.recipes.comparing.runs import missing_runs_error
+from tradewind.records.parsing import RecordFormatError
 from tradewind.steps.fields import FLAG, PATH, SOME_TEXT, check_fields, number
+from tradewind.storage.bounded_read import Content
 from tradewind.text import did_you_mean, format_columns, format_time, single_line
 
 CURRENT: Final = "the evaluation"
@@ -29,8 +31,10 @@ _PREFERRED: Final = "acc"
 """Metric of a task with several, if none is given."""
 _VERSIONED: Final = re.compile(r"(.+)-[0-9a-f]{6}", re.DOTALL)
 """Last part of an output path: name and hash."""
-MAX_EARLIER: Final = 200
-"""Bound for other versions of an evaluation that are looked at for the previous one."""
+MAX_VERSIONS: Final = 2000
+"""Bound for other versions of an evaluation, whose records are read for the previous one."""
+_AT_ONCE: Final = 32
+"""Records in memory together."""
 
 
 class RequirementError(RuntimeError):
@@ -194,26 +198,32 @@ def _no_worse(bound: str, found: Comparison, confident: bool) -> Check:
 
 def _against_previous(config: RequireConfig, subject: Subject, measured: Measured, score: Score) -> Check:
     """Compare with the newest earlier evaluation that is comparable; pass if there is none."""
-    notes: list[str] = []
+    bound = "no worse than the previous"
     if score.value is None:
-        return Check("no worse than the previous", None, None, None, "incomplete", False)
+        return Check(bound, None, None, None, "incomplete", False)
+    subject.scores(measured)  # so that an error below is about the earlier one
+    notes: list[str] = []
     for path, started_at in earlier_evaluations(config.evaluation, measured.record.started_at):
-        found = compare_scores(config.task, score.metric, Subject(BASELINE, {path: read_record(path)}), subject)
+        try:
+            found = compare_scores(config.task, score.metric, Subject(BASELINE, {path: read_record(path)}), subject)
+        except ValueError as error:
+            notes.append(f"{error}")
+            continue
         if found.difference is not None:
             return _no_worse(f"no worse than {path} of {format_time(started_at)}", found, config.confident)
         notes.append(f"{path}: {found.note}")
-    reason = f"met: nothing to compare with ({single_line(notes[0])})" if notes else "met: there is no earlier one"
-    return Check("no worse than the previous", None, None, None, reason, True)
+    reason = f"nothing to compare with: {single_line(notes[0])}" if notes else "there is no earlier evaluation"
+    return Check(bound, None, None, None, f"met, since {reason}", True)
 
 
 def earlier_evaluations(output_path: str, before: float) -> list[tuple[str, float]]:
     """List other versions of an evaluation beside it that began before a time, with their times, the newest first.
 
     Raises:
-        ValueError: The path ends in no hash, so that other versions cannot be told.
+        ValueError: The path ends in no hash, so that other versions cannot be told, or there are too many.
         StoreUnavailableError: The store does not answer.
     """
-    from tradewind.storage.files import list_names  # the file store: not while a DAG file is parsed
+    from tradewind.storage.files import list_names, read_contents  # the file store: not while a DAG file is parsed
 
     folder, _, own = output_path.rstrip("/").rpartition("/")
     if (name := _VERSIONED.fullmatch(own)) is None:
@@ -221,28 +231,33 @@ def earlier_evaluations(output_path: str, before: float) -> list[tuple[str, floa
             f"previous=True: {output_path} is not NAME-HASH, so its other versions are not known: give no_worse_than."
         )
     others = [
-        posixpath.join(folder, each)
+        join(folder, each, RECORD_FILE)
         for each in list_names(folder)
         if each != own and (found := _VERSIONED.fullmatch(each)) is not None and found[1] == name[1]
     ]
-    dated = []
-    for path in others[:MAX_EARLIER]:
-        try:
-            started_at = read_record(path).started_at
-        except NoRecordError:  # it did not end
-            continue
-        if started_at < before:
-            dated.append((path, started_at))
+    if len(others) > MAX_VERSIONS:
+        raise ValueError(f"previous=True: {name[1]} has more than {MAX_VERSIONS:,} versions: give no_worse_than.")
+    dated: list[tuple[str, float]] = []
+    for start in range(0, len(others), _AT_ONCE):
+        contents = read_contents(others[start : start + _AT_ONCE], MAX_RECORD_BYTES)
+        dated += [(parent(file), time) for file, each in contents.items() if (time := _start(each)) < before]
     return sorted(dated, key=lambda each: (-each[1], each[0]))
+
+
+def _start(content: Content) -> float:
+    """Return when the evaluation of a record began; infinite if it is none."""
+    try:
+        return math.inf if content.flaw is not None else parse_record(content.text).started_at
+    except RecordFormatError:
+        return math.inf
 
 
 def _table(task: str, score: Score, checks: Sequence[Check]) -> list[list[str]]:
     rows = [["task", "metric", "score", "95 % interval", "required", "difference", "95 % interval", "verdict"]]
     for check in checks:
-        is_difference = check.bound.startswith("no worse")
+        is_difference = check.bound.startswith("no worse") and check.value is not None
         own = [format_number(score.value), format_interval(score.low, score.high)]
-        difference = [f"{check.value:+.4f}", format_interval(check.low, check.high)]
-        shown = difference if is_difference and check.value is not None else ["", ""]
+        shown = [f"{check.value:+.4f}", format_interval(check.low, check.high)] if is_difference else ["", ""]
         label = [single_line(task), f"{single_line(score.metric)}{arrow(score.higher_is_better)}"]
         rows.append([*label, *own, single_line(check.bound), *shown, check.verdict])
     return rows
