@@ -8,16 +8,20 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from tradewind.datasets.files import basename, exists, join
-from tradewind.datasets.token_inputs import input_files
+from tradewind.datasets.token_inputs import ENDINGS, input_files
 from tradewind.datasets.token_rows import row_place, rows_of
 from tradewind.recipes.lm.cache_integrity import LEDGER, TOKENS, check_cache
 from tradewind.recipes.lm.levanter_parts import COMPONENT
+from tradewind.storage import open_file
+from tradewind.storage.bounded_read import LARGE
 from tradewind.text import quote_first_names, truncated_repr
 
 if TYPE_CHECKING:
     import numpy as np
 
 _SPLIT: Final = "validation"
+_PLAIN: Final = ".txt"
+_ENDINGS: Final = (*ENDINGS, _PLAIN)
 _BATCH: Final = 256
 
 
@@ -50,7 +54,7 @@ def check_set(name: str, path: str) -> None:
             raise ValueError(
                 f"{field}: the token cache {path} has no validation split: name one, such as {path}/train."
             )
-        input_files([path], field)
+        input_files([path], field, _ENDINGS)
         return
     try:
         check_cache(folder)
@@ -89,8 +93,11 @@ def _cached(folder: str, max_tokens: int | None) -> TokenSet:
 
 
 def _documents(field: str, path: str, text_key: str) -> Iterator[tuple[str, str]]:
-    """Yield name and text of each document."""
-    for file in input_files([path], field):
+    """Yield name and text of each document; a file ``.txt`` is one."""
+    for file in input_files([path], field, _ENDINGS):
+        if file.path.endswith(_PLAIN):
+            yield basename(file.path), _plain_text(file.path, field)
+            continue
         for number, row in rows_of(file.path, None):
             place = row_place(file.path, number)
             if not isinstance(row, dict) or text_key not in row:
@@ -100,6 +107,17 @@ def _documents(field: str, path: str, text_key: str) -> Iterator[tuple[str, str]
             if not isinstance(text, str):
                 raise ValueError(f"{field}: {place} has a {text_key!r} that is no text but {truncated_repr(text)}.")
             yield str(row.get("id", f"{basename(file.path)}:{number}")), text
+
+
+def _plain_text(path: str, field: str) -> str:
+    with open_file(path) as file:
+        content = file.read(LARGE + 1)
+    if len(content) > LARGE:
+        raise ValueError(f"{field}: {path} has more than {LARGE:,} bytes: split it, or give lines of JSON.")
+    try:
+        return str(content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{field}: {path} is no UTF-8 text ({error}).") from None
 
 
 def _tokenized(documents: Iterator[tuple[str, str]], text_key: str, tokenizer: Any, max_tokens: int | None) -> TokenSet:

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tradewind.datasets.files import join, write_text
-from tradewind.evaluation.log_probs import (
-    BY_NAME,
+from tradewind.evaluation.scoring import (
+    CHECKPOINT,
+    EXPORT,
     WEIGHTS,
+    ScoringConfig,
     check_inputs,
     check_vocabulary,
     is_first_host,
@@ -23,10 +25,9 @@ from tradewind.evaluation.log_probs import (
     marins_sets,
     scoring_step,
 )
-from tradewind.recipes.model_spec import MODEL_SIZES
 from tradewind.recipes.steps import naming_step
 from tradewind.steps import ExecutorStep
-from tradewind.steps.fields import PATH, SOME_TEXT, TEXT, check_fields, integer, one_of
+from tradewind.steps.fields import PATH, check_fields, integer
 from tradewind.steps.needs import needs
 
 if TYPE_CHECKING:
@@ -51,48 +52,33 @@ span { border-radius: 2px; padding: 0 1px; white-space: pre-wrap; overflow-wrap:
 
 
 @dataclass(frozen=True)
-class VisualizeConfig:
-    """Config of ``draw_log_probs``; shared fields are those of ``LogProbsConfig``."""
+class VisualizeConfig(ScoringConfig):
+    """Config of ``draw_log_probs``, whose output gets ``NAME.html`` for each set."""
 
-    model_path: str
-    sets: Mapping[str, str]
-    output_path: str
-    """Gets ``NAME.html`` for each set."""
-    tokenizer_path: str | None = None
-    weights: str | None = None
-    model_size: str = ""
     num_docs_per_dataset: int = 32
     """Sequences of each set, from its beginning."""
     seq_len: int | None = None
-    text_key: str = "text"
+    """As in ``LogProbsConfig``."""
     comparison_path: str | None = None
     """Another model with the same tokenizer, which is compared with the first."""
     comparison_weights: str | None = None
-    per_device_batch_size: int = 4
-    model: Any = None
+    """Its ``weights``."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_fields(
             self,
-            model_path=PATH,
-            sets=BY_NAME,
-            output_path=PATH,
-            tokenizer_path=PATH.or_none(),
-            weights=one_of(WEIGHTS).or_none(),
-            model_size=one_of(("", *MODEL_SIZES)) if self.model is None else TEXT,
             num_docs_per_dataset=integer(1),
             seq_len=integer(2).or_none(),
-            text_key=SOME_TEXT,
             comparison_path=PATH.or_none(),
-            comparison_weights=one_of(WEIGHTS).or_none(),
-            per_device_batch_size=integer(1),
+            comparison_weights=WEIGHTS,
         )
 
     def sources(self) -> list[ModelSource]:
         """Return where the models are."""
         from tradewind.evaluation.scored_model import ModelSource
 
-        first = ModelSource(self.model_path, self.tokenizer_path, self.model, self.model_size, self.weights)
+        first = self.source()
         if self.comparison_path is None:
             return [first]
         tokenizer = self.tokenizer_path or first.local_tokenizer()
@@ -107,8 +93,8 @@ def visualize_log_probs(name: str, model: Any, sets: Mapping[str, Any], **option
     Arguments are those of ``evaluate_log_probs``; options are the fields of ``VisualizeConfig``, such as
     ``comparison_path``, another model to compare with.
     """
-    BY_NAME.check("sets", sets)
-    return scoring_step(name, ("visualize_log_probs", draw_log_probs, VisualizeConfig, _ABOUT), model, sets, options)
+    given = {"model": model, "sets": sets, **options}
+    return scoring_step(name, "visualize_log_probs", draw_log_probs, VisualizeConfig, _ABOUT, **given)
 
 
 @needs("jax", "levanter")
@@ -139,8 +125,9 @@ def draw_log_probs(config: VisualizeConfig) -> dict[str, Any]:
 
 def preflight(config: VisualizeConfig, devices: int) -> None:
     """Check all that can be known before a slice is reserved; raises ``ValueError`` with the field."""
-    for source in config.sources():
-        check_inputs(source, config.sets)
+    check_inputs(config)
+    for source in config.sources()[1:]:
+        source.check()
 
 
 draw_log_probs.preflight = preflight  # type: ignore[attr-defined]  # before a slice is reserved
@@ -151,7 +138,11 @@ def visualize_lm_log_probs(config: Any) -> dict[str, Any]:
     return draw_log_probs(marins_pages(config))
 
 
-visualize_lm_log_probs.preflight = lambda config, devices: preflight(marins_pages(config), devices)  # type: ignore[attr-defined]
+def _marins_preflight(config: Any, devices: int) -> None:
+    preflight(marins_pages(config), devices)
+
+
+visualize_lm_log_probs.preflight = _marins_preflight  # type: ignore[attr-defined]
 
 
 def marins_pages(config: Any) -> VisualizeConfig:
@@ -162,10 +153,10 @@ def marins_pages(config: Any) -> VisualizeConfig:
         marins_sets(config.datasets),
         config.output_path,
         tokenizer_path=config.datasets.tokenizer,
-        weights=WEIGHTS[1],
+        weights=CHECKPOINT,
         num_docs_per_dataset=config.num_docs_per_dataset,
         comparison_path=None if other is None else marins_model(other, config.comparison_is_hf),
-        comparison_weights=WEIGHTS[0] if config.comparison_is_hf else WEIGHTS[1],
+        comparison_weights=EXPORT if config.comparison_is_hf else CHECKPOINT,
         per_device_batch_size=config.per_device_batch_size,
         model=config.model,
     )
