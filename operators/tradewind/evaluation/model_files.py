@@ -62,7 +62,7 @@ def find_model(config: EvaluationConfig) -> ModelFiles:
     else:
         folder = local_tokenizer(source, field) if source else None
     own = _json(join(folder, _MODEL_CONFIG)) if folder else {}
-    return ModelFiles(path, folder, _context(config, own), _chat_template(folder), state)
+    return ModelFiles(path, folder, _context(config, own), chat_template_in(folder), state)
 
 
 def _stored_at(config: EvaluationConfig) -> tuple[str, Sequence[Any]]:
@@ -144,7 +144,8 @@ def _context(config: EvaluationConfig, own: Mapping[str, Any]) -> int | None:
     return min((each for each in [*known, *given] if type(each) is int and each > 0), default=None)
 
 
-def _chat_template(folder: str | None) -> str | None:
+def chat_template_in(folder: str | None) -> str | None:
+    """Return the chat template of the tokenizer in a folder, if it has one."""
     if folder is None:
         return None
     file = read_contents([join(folder, "chat_template.jinja")], LARGE)
