@@ -48,6 +48,8 @@ def parsed(*words: str) -> argparse.Namespace:
         (["/a", "--engine-command", "python serve.py"], "{port} where it takes its port"),
         (["/a", "--engine-command", "python 'serve.py"], "--engine-command: No closing quotation"),
         (["/a", "--engine-option", "4096"], "write NAME=VALUE"),
+        (["/a", "--engine-option", "max_seq=4096"], "max_seq"),
+        (["/a", "--engine-option", "max_seq_len=long"], "engine_options['max_seq_len']='long': give a whole number"),
         (["/a", "--tpu", "v4-16"], "this type has several hosts"),
         (["/a", "--tpu", "v4-9"], "There is no TPU slice type 'v4-9'"),
         (["/a", "--tpu", "v4-8", "--num-cpus", "2"], "--tpu means the whole host"),
@@ -77,10 +79,11 @@ def test_bad_usage_is_refused_by_name(words: list[str], message: str, run: Run) 
     ],
 )
 def test_options_become_a_config(words: list[str], resources: object) -> None:
-    given = ["gs://a/b", "--timeout", "30m", "--engine-option", "max_seq_len=2048", "--engine-option", "dtype=f32"]
+    given = ["gs://a/b", "--timeout", "30m", "--engine", "vllm"]
+    given += ["--engine-option", "max_model_len=2048", "--engine-option", "dtype=float32"]
     config = serving_config(parsed(*given, "--secret", "HF_TOKEN=env:HF_TOKEN", *words))
     assert (config.model, config.timeout_s, config.idle_timeout_s) == ("gs://a/b", 1800, 600)
-    assert config.engine_options == {"max_seq_len": 2048, "dtype": "f32"}
+    assert config.engine_options == {"max_model_len": 2048, "dtype": "float32"}
     assert config.resources == resources
     own = serving_config(parsed("/a", "--engine-command", "python 'my serve.py' {model} {port}", *words))
     assert (own.engine, own.command) == ("command", ("python", "my serve.py", "{model}", "{port}"))

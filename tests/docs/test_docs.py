@@ -19,6 +19,7 @@ from tests.support.fork_server import PreparedPython
 from tests.support.pages import BLOCKS, FENCE, PAGES, PYTHON, ROOT, SCHEDULED, Block, title
 from tradewind.cli.fleet.options import CLUSTERS, DEV
 from tradewind.cli.options import DATA, EXPERIMENTS, JOB_ALIASES, CommandGroup
+from tradewind.cli.serve_options import SERVE
 from tradewind.operators.ray_job import RayJobOperator
 from tradewind.provider_info import get_provider_info
 
@@ -65,6 +66,8 @@ SAID = {
     "data-quality": " is done: ",
     "languages": "lid+texts>languages languages+texts>kept",
     "data-duplicates": " is done: ",
+    "ask_model": ">serve ask+serve>serve_end serve>ask\n",
+    "summaries": "plan>articles articles>summaries\n",
 }
 """What an example prints: lines of a script, or the tasks of a DAG that needs a cloud, hours or a package."""
 PREFLIGHT = """
@@ -116,6 +119,7 @@ OTHER = {
     "train.preflight = check": (PREFLIGHT, "batch_size=8 is not a multiple of the 3 devices\n"),
     'default_train("my_model"': ("print(trained.name, trained.resources.slice_type)", "checkpoints/my_model v4-32\n"),
     'default_dpo("my_model"': ("print(preferring.name, preferring.resources.slice_type)", "/my_model v4-32\n"),
+    "print(mean_interval(": ("", "low=0.0342523901888672, high="),
     "= crawl(": ("", "fetched 2, robots 1, status 1\n"),
     "= filter_documents(": ("", "rejected.c4.sentences 1, mask_pii.emails 1, kept 1\n"),
     "too_short": ("", "pages-00001-of-00002.jsonl.gz']\n{'too_short': 6}\n"),
@@ -257,7 +261,7 @@ def test_command_line_page_names_every_experiment_option() -> None:
     assert [command.name for command in EXPERIMENTS if f"### `{command.name}`" not in COMMAND_LINE] == []
 
 
-@pytest.mark.parametrize("group", [CLUSTERS, DATA, DEV], ids=lambda group: group.prefix)
+@pytest.mark.parametrize("group", [CLUSTERS, DATA, DEV, SERVE], ids=lambda group: group.prefix)
 def test_command_line_page_names_every_option_of(group: CommandGroup) -> None:
     page = COMMAND_LINE.partition(f"## `tradewind {group.prefix.strip()}`")[2].partition("\n## ")[0]
     own = [command for command in group.commands if command.name not in JOB_ALIASES]  # which have a section above

@@ -102,6 +102,7 @@ def test_cleared_task_knows_the_pool_that_it_has_started(head: CallingHead, tmp_
         ({"model": "hub:org/name@1a", "engine": "ollama"}, "engine='ollama': give one of levanter, vllm, command"),
         ({"model": "hub:org/name@1a", "replicas": "many"}, "replicas='many': give a whole number"),
         ({"model": "hub:org/name@1a", "max_replicas": "0"}, "max_replicas=0: give a whole number of at least 1"),
+        ({"model": "hub:org/name@1a", "engine_options": {"max_seq": 9}}, "Task 't': .*max_seq"),
         ({"model": "hub:org/name@1a", "engine": "command"}, "where it takes its port"),
         ({"model": "hub:org/name@1a", "secrets": {"HF_TOKEN": "hf_x"}}, "no reference"),
     ],
@@ -140,10 +141,13 @@ def test_pool_of_no_task_is_refused(head: CallingHead) -> None:
 
 
 def test_tasks_in_the_block_are_between_setup_and_teardown() -> None:
-    with DAG("d") as dag, served_model("serve", model="hub:a/b@1", ray_conn_id="head", deferrable=False) as served:
-        asking = RayJobOperator(task_id="ask", entrypoint=["curl", served["address"]])
-        EmptyOperator(task_id="other")
+    with DAG("d") as dag:
+        training = RayJobOperator(task_id="train", entrypoint="train")
+        with served_model("serve", model=training.output, ray_conn_id="head", deferrable=False) as served:
+            asking = RayJobOperator(task_id="ask", entrypoint=["curl", served["address"]])
+            EmptyOperator(task_id="other")
     serve, end = dag.get_task("serve"), dag.get_task("serve_end")
+    assert serve.upstream_task_ids == {"train"}
     assert serve.is_setup and end.is_teardown and not end.on_failure_fail_dagrun
     assert asking.upstream_task_ids == {"serve"} and asking.downstream_task_ids == {"serve_end"}
     assert dag.get_task("other").upstream_task_ids == {"serve"}

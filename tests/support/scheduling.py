@@ -30,6 +30,7 @@ SHARED: Final = {
     "tests/ray_jobs/test_working_dir.py": OPEN,
     "tests/runtime/driver/test_awaiting.py": OPEN,
     "tests/serialization/test_shipping.py": OPEN,
+    "tests/serving/test_generate_on_ray.py": OPEN,
     "tests/serving/test_pool.py": OPEN,
     "tests/tasks/jobs/test_placement.py": OPEN,
     "tests/cli/fleet/test_dashboard.py": GUARDED,

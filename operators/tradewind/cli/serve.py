@@ -44,6 +44,7 @@ from tradewind.serialization.references import CodeFolder
 from tradewind.serialization.shipping import CALL_ENTRYPOINT, call_runtime_env, decode_result, result_marker
 from tradewind.serving import start_pool
 from tradewind.serving.config import HUB_PREFIX, ServingConfig, pool_name
+from tradewind.serving.engines import check_options
 from tradewind.steps.resources import Cpu, Gpu, TpuSlice
 from tradewind.storage import Roots, StorageError
 from tradewind.text import format_columns, format_duration, pluralize, truncated_repr
@@ -80,7 +81,7 @@ def serving_config(arguments: argparse.Namespace) -> ServingConfig:
     try:
         check_model(arguments.model)
         command = _words(arguments.engine_command or "")
-        return ServingConfig(
+        config = ServingConfig(
             arguments.model,
             engine="command" if command else arguments.engine,
             engine_options=dict(arguments.engine_options),
@@ -93,6 +94,8 @@ def serving_config(arguments: argparse.Namespace) -> ServingConfig:
             served_name=arguments.name,
             secrets=dict(arguments.secrets),
         )
+        check_options(config)
+        return config
     except (ValueError, StorageError) as error:
         raise UsageError(str(error)) from None
 

@@ -14,6 +14,7 @@ from tradewind.deployment.ray_connection import RayHook
 from tradewind.operators.ray_job import RayJobOperator
 from tradewind.serving import start_pool
 from tradewind.serving.config import HUB_PREFIX, ServingConfig
+from tradewind.serving.engines import check_options
 from tradewind.steps.amounts import check_amount
 from tradewind.steps.resources import Cpu
 from tradewind.tasks.errors import BadInputError, failing_without_retry
@@ -37,9 +38,9 @@ class ServeModelOperator(RayJobOperator):
     Give it a ``StopModelOperator`` as teardown, as ``served_model`` does. If Airflow is gone, the pool ends by its own
     limits.
 
-    XCom: ``name`` of the pool, ``address`` of its API on the cluster's network, ``model``, its name there, and
-    ``started``, whether this task has started it. There is no token in it: a process on the cluster joins the pool by
-    ``tradewind.serving.pool.ensure_pool``.
+    XComs, also together as return value: ``name`` of the pool, ``address`` of its API on the cluster's network,
+    ``model``, its name there, and ``started``, whether this task has started it. There is no token in them: a process
+    on the cluster joins the pool by ``tradewind.serving.start_pool.join_pool``.
 
     Args:
         model: Path of an export, of a training's output or of a checkpoint, or ``hub:ORG/NAME@REVISION``.
@@ -99,6 +100,7 @@ class ServeModelOperator(RayJobOperator):
             secrets=secrets,
             timeout=start_timeout,
             wait_for_completion=True,
+            multiple_outputs=True,
             **kwargs,
         )
         self.model = model
@@ -132,7 +134,7 @@ class ServeModelOperator(RayJobOperator):
         with failing_without_retry():
             self._check_root()
         try:
-            return ServingConfig(
+            config = ServingConfig(
                 self.model,
                 engine=self.engine,
                 engine_options=self.engine_options,
@@ -146,6 +148,8 @@ class ServeModelOperator(RayJobOperator):
                 served_name=self.served_name or None,
                 secrets=self.secrets or {},
             )
+            check_options(config)
+            return config
         except ValueError as error:
             raise BadInputError(f"{self._subject}: {error}") from error
 

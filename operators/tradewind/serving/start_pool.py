@@ -1,4 +1,4 @@
-"""Start, list and end pools in a Ray job, for a command or a task that is not on the cluster.
+"""Start, list and end pools in a Ray job, for a command or a task that is not on the cluster; join one by its name.
 
 ``tradewind.runtime.run_callable`` calls these functions, which return plain values. A pool outlives the job that starts
 it.
@@ -6,13 +6,14 @@ it.
 
 from __future__ import annotations
 
+import secrets
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from tradewind.serving.config import ServingConfig, pool_name
-from tradewind.serving.pool import PoolError, PoolStatus, ensure_pool, find_pools, stop_pool
+from tradewind.serving.pool import PoolError, PoolStatus, ServedPool, connect, ensure_pool, find_pools, stop_pool
 
 
 def start(config: str, token_sha256: str | None = None) -> dict[str, Any]:
@@ -43,6 +44,16 @@ def start(config: str, token_sha256: str | None = None) -> dict[str, Any]:
             sys.exit(f"PoolError: {error}")
         raise
     return {**asdict(status), "started": not was_there}
+
+
+def join_pool(name: str) -> ServedPool:
+    """Return the pool of this name with a token for this process, which must be on the cluster.
+
+    Raises:
+        PoolError: There is no such pool.
+    """
+    connect()
+    return ServedPool("", secrets.token_hex(), name).rejoin()
 
 
 def stop(names: Sequence[str], *, only_unused: bool = False) -> dict[str, str]:
