@@ -77,7 +77,7 @@ class EngineProcess:
                 self._watch(port)
         except Exception as error:  # whatever a store or a hub raises is the reason why the engine does not start
             traceback.print_exc()
-            self._end(f"{type(error).__name__}: {error}")
+            self._end(str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}")
         finally:
             on_end()
             if self._process is not None:

@@ -448,7 +448,7 @@ class PodHost:
             deadline = time.time() + notice_s
             self._preempted_by = deadline if self._preempted_by is None else min(deadline, self._preempted_by)
             self._changed.notify_all()
-        _drain_own_node(self._preempted_by)
+        drain_own_node(self._preempted_by)
 
 
 def accelerator() -> Accelerator:
@@ -461,7 +461,7 @@ def accelerator() -> Accelerator:
     return Accelerator.GPU if has_gpus else Accelerator.NONE
 
 
-def _drain_own_node(deadline: float) -> None:
+def drain_own_node(deadline: float) -> None:
     """Make Ray drain this node, so that it schedules nothing new there; a repetition is harmless.
 
     Outside of Ray there is no node, and asking for it would start another Ray.
