@@ -157,7 +157,7 @@ def test_metric_of_task_with_one_need_not_be_named(tmp_path: Path) -> None:
     assert gate(tmp_path, path, task="several", metric=None, at_least=0)["metric"] == "acc"
 
 
-def test_gate_of_step_is_named_after_it_and_counts_what_it_requires() -> None:
+def test_gate_is_named_after_its_step_and_counts_its_bounds() -> None:
     step = require(EVALUATED, "arc", at_least=0.5, no_worse_than="old/x-012345")
     resolved = resolve([step], "/prefix").steps[-1]
     assert resolved.version["name"] == "eval/a/require/arc"

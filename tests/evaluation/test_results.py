@@ -51,7 +51,7 @@ def value(record: EvaluationRecord, name: str, metric: str = "acc") -> float | N
     return score.value
 
 
-def test_record_says_coverage_and_gives_no_number_below_90_percent(tmp_path: Path) -> None:
+def test_record_has_no_number_below_90_percent_coverage(tmp_path: Path) -> None:
     tasks = [
         made_task("whole"),
         made_task("nine_tenths", errors=10),
@@ -79,7 +79,7 @@ def test_record_says_coverage_and_gives_no_number_below_90_percent(tmp_path: Pat
     )
 
 
-def test_group_pools_documents_and_has_no_number_without_all_tasks(tmp_path: Path) -> None:
+def test_group_pools_documents_and_needs_all_its_tasks(tmp_path: Path) -> None:
     record = written(tmp_path / "whole", mixed_tasks())
     group, hard, easy = record.groups["mmlu"], value(record, "mmlu_hard"), value(record, "mmlu_easy")
     assert hard is not None and easy is not None
@@ -100,7 +100,7 @@ def test_number_that_is_no_mean_of_documents_has_no_interval(tmp_path: Path) -> 
     assert value(written(tmp_path / "mean", [made_task("same", metrics={"acc": mean})]), "same") == mean
 
 
-def test_perplexity_of_lm_eval_with_errors_is_no_mean_of_documents(tmp_path: Path) -> None:
+def test_perplexity_with_errors_is_no_mean_of_documents(tmp_path: Path) -> None:
     lines = [
         {
             "doc_id": at, "doc_hash": "0" * 64, "target": "x", "arguments": {"gen_args_0": {"arg_0": "Q"}},

@@ -82,7 +82,7 @@ def score_rows(subject: Subject) -> Iterator[dict[str, Any]]:
 
 
 def markdown_rows(subjects: Sequence[Subject]) -> list[list[str]]:
-    """Return the table for people, head first."""
+    """Return the table for users, head first."""
     rows = [["label", "model", "evaluated", "task", "version", "shots", "metric", *SCORE_COLUMNS]]
     for subject in subjects:
         for each in subject.measured():

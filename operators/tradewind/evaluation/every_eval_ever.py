@@ -1,6 +1,6 @@
 """Files in the form of Every Eval Ever 0.3.0, which collects evaluations of many harnesses: one JSON, and JSON lines.
 
-They lie in the folders that its data store has, so the folder ``data`` can be handed in as it is. Only scores with a
+They are in the folders that its data store has, so the folder ``data`` can be handed in as it is. Only scores with a
 number and a known direction are in it, since the form requires both.
 """
 

@@ -129,7 +129,7 @@ def rank(
 
 
 def _without_score(subjects: Sequence[Subject], task: str) -> Ranking:
-    """Return the ranking of a task for which nobody has a score."""
+    """Return the ranking of a task without any score."""
     gaps = {each.label: _gap_of(each.find(task), "") for each in subjects}
     return Ranking(task, "", task, (), gaps)
 
@@ -207,7 +207,7 @@ def _title(task: str, metric: str, measured: Measured, better: bool | None) -> s
 
 
 def _places(subject: Subject, rankings: Sequence[Ranking]) -> list[int | None]:
-    """Return the ranks of a subject, where there is somebody to compare with."""
+    """Return the ranks of a subject, in rankings with others."""
     entries = [entry for each in rankings if len(each.entries) > 1 for entry in each.entries]
     return [entry.rank for entry in entries if entry.label == subject.label]
 

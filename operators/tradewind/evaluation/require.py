@@ -220,7 +220,7 @@ def earlier_evaluations(output_path: str, before: float) -> list[tuple[str, floa
     """List other versions of an evaluation beside it that began before a time, with their times, the newest first.
 
     Raises:
-        ValueError: The path ends in no hash, so that other versions cannot be told, or there are too many.
+        ValueError: The path ends in no hash, so its other versions are unknown, or there are too many.
         StoreUnavailableError: The store does not answer.
     """
     from tradewind.storage.files import list_names, read_contents  # the file store: not while a DAG file is parsed

@@ -51,7 +51,7 @@ class Status(StrEnum):
         SUCCEEDED: There is a score for at least ``MIN_COVERAGE`` of the documents.
         INCOMPLETE: There are answers, but too few for a number.
         FAILED: The task or the harness failed; the error says why.
-        INFRASTRUCTURE_LOST: The model could not be asked any more; another attempt goes on with the answers so far.
+        INFRASTRUCTURE_LOST: The model could not be asked any more; another attempt continues with the answers so far.
     """
 
     SUCCEEDED = "succeeded"

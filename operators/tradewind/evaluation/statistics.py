@@ -1,6 +1,6 @@
 """95 % intervals of scores and of differences of scores, also where scores are missing.
 
-An interval says between which ends the score would lie over all documents like these: those of a benchmark are a sample
+An interval says between which ends the score would be over all documents like these: those of a benchmark are a sample
 of what one would like to know. A score by document is a number, or None if it is missing. What is missing may have been
 anything, so an interval reaches from its low end with the worst value for each to its high end with the best (Manski,
 Partial Identification of Probability Distributions, 2003, chapter 1). Nothing is drawn at random.
