@@ -7,6 +7,7 @@ is darker the less likely the model found it, by its class of ten; its title say
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -228,7 +229,7 @@ def _span(piece: str, scores: Sequence[float]) -> str:
     if len(scores) > 1:
         kind, size = ("b" if last > first else "w"), abs(last - first)
         title = f"{first:.3f}, then {last:.3f}"
-    number = min(_CLASSES - 1, int(size / _STEP)) if size == size else _CLASSES - 1
+    number = _CLASSES - 1 if math.isnan(size) else int(min(_CLASSES - 1, size / _STEP))
     return f'<span class="{kind}{number}" title="{title}">{html.escape(_visible(piece))}</span>'
 
 
