@@ -29,6 +29,7 @@ from tradewind.serving.config import ServingConfig
 from tradewind.serving.engines import engine_command
 
 VLLM = os.environ.get("TRADEWIND_VLLM_PYTHON")
+LM_EVAL = Path(sys.prefix, "lm-eval")
 NEEDS_VLLM = pytest.mark.skipif(VLLM is None, reason="TRADEWIND_VLLM_PYTHON names no Python with vLLM")
 TEXT = "the thin cat in the hat"
 CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 8, "temperature": 0}
@@ -235,7 +236,12 @@ def test_model_ends_its_answer_with_its_end_token(api: Api) -> None:
 @pytest.mark.parametrize(
     ("path", "body", "status", "message"),
     [
-        ("completions", {"prompt": TEXT, "max_tokens": 400}, 400, f"{CONTEXT}.*max_tokens=400|max_tokens=400.*{CONTEXT}"),
+        (
+            "completions",
+            {"prompt": TEXT, "max_tokens": 400},
+            400,
+            f"{CONTEXT}.*max_tokens=400|max_tokens=400.*{CONTEXT}",
+        ),
         ("completions", {"prompt": [1] * 300, "max_tokens": 1, "echo": True, "logprobs": 1}, 400, "30[01]"),
         ("completions", {"prompt": TEXT, "model": "other"}, 404, "other"),
         ("completions", {"prompt": TEXT, "logprobs": 21}, 400, "logprobs"),
@@ -257,6 +263,71 @@ def test_models_and_health_say_what_is_served(api: Api) -> None:
     [model] = requests.get(f"{api.url}/v1/models", timeout=60).json()["data"]
     assert (model["id"], model["max_model_len"]) == ("tiny", CONTEXT)
     assert requests.get(f"{api.url}/health", timeout=60).status_code == 200
+
+
+TASKS = {
+    "quiz": {
+        "output_type": "multiple_choice",
+        "doc_to_text": "{{question}}",
+        "doc_to_choice": "{{choices}}",
+        "doc_to_target": "{{answer}}",
+    },
+    "write": {
+        "output_type": "generate_until",
+        "doc_to_text": "{{question}}",
+        "doc_to_target": "x",
+        "generation_kwargs": {"until": ["~", "\n"], "max_gen_toks": 24},
+    },
+}
+
+
+def lm_eval(api: Api, folder: Path, kind: str, path: str, task: str, *more: str) -> list[dict[str, Any]]:
+    """Run a local task of lm-eval's against the engine; return its samples."""
+    documents = [{"question": word, "choices": [" cat", " the", "in a hat"], "answer": 1} for word in TEXT.split()]
+    (folder / "test.jsonl").write_text("".join(json.dumps(each) + "\n" for each in documents))
+    data = {
+        "task": task,
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": str(folder / "test.jsonl")}},
+    }
+    (folder / "task.yaml").write_text(json.dumps({**data, "test_split": "test", **TASKS[task]}))
+    model = f"model=tiny,base_url={api.url}/v1/{path},tokenizer={api.folder},tokenizer_backend=huggingface"
+    command = [sys.executable, "-m", "lm_eval", "--model", kind, "--tasks", task, "--include_path", str(folder)]
+    command += ["--model_args", f"{model},num_concurrent=2,max_length={CONTEXT}", "--batch_size", "4", *more]
+    env = os.environ | {"PYTHONPATH": str(LM_EVAL), "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder)}
+    command += ["--output_path", str(folder / "out"), "--log_samples"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, cwd=folder)
+    assert done.returncode == 0, done.stderr[-3000:]
+    [samples] = (folder / "out").rglob(f"samples_{task}_*.jsonl")
+    return [json.loads(line) for line in samples.read_text().splitlines()]
+
+
+@pytest.mark.long
+def test_lm_eval_gets_the_scores_of_a_forward_pass(api: Api, tmp_path: Path) -> None:
+    for sample in lm_eval(api, tmp_path, "local-completions", "completions", "quiz"):
+        for choice, (told,) in zip(sample["doc"]["choices"], sample["resps"], strict=True):
+            question = tokens_of(api, sample["doc"]["question"])
+            whole = question + tokens_of(api, f" {choice}")
+            expected = log_probabilities(api.folder, whole)
+            places = range(len(question), len(whole))
+            logprob = sum(expected[place - 1, whole[place]] for place in places)
+            assert float(told[0]) == pytest.approx(logprob, abs=1e-3)
+            assert (str(told[1]) == "True") == all(expected[place - 1].argmax() == whole[place] for place in places)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("kind", "path", "more"),
+    [
+        ("local-completions", "completions", []),
+        ("local-chat-completions", "chat/completions", ["--apply_chat_template"]),
+    ],
+)
+def test_lm_eval_gets_generations_up_to_a_stop(api: Api, tmp_path: Path, kind: str, path: str, more: list[str]) -> None:
+    for sample in lm_eval(api, tmp_path, kind, path, "write", *more):
+        question = sample["doc"]["question"]
+        prompt = f"<user>{question}\n<assistant>" if more else question
+        assert sample["resps"] == [[api.text(prompt, max_tokens=24, stop=["~", "\n"])]]
 
 
 def test_server_finishes_answers_after_sigterm(api: Api) -> None:
