@@ -34,6 +34,7 @@ class HarnessRun:
         address: Base URL of the served model on this host, which takes any key; empty for ``check``.
         judge_address: Base URL of the judge on this host; empty without one.
         gateway: The gateway behind ``address``: how many requests are answered, and whether the server is lost.
+        judge_gateway: That behind ``judge_address``; None without one.
         checked: What ``check`` returned.
         log: Prints a line for the user.
     """
@@ -47,6 +48,7 @@ class HarnessRun:
     address: str = ""
     judge_address: str = ""
     gateway: Gateway | None = None
+    judge_gateway: Gateway | None = None
     checked: Any = None
     log: Callable[[str], None] = print
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from tradewind.evaluation.environments import HELM, HarnessPython, find_environment
 from tradewind.evaluation.harnesses import HarnessRun

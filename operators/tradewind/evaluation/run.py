@@ -98,11 +98,12 @@ class _Evaluation:
                 address=gateway.base_url,
                 judge_address="" if judge is None else judge.base_url,
                 gateway=gateway,
+                judge_gateway=judge,
                 checked=checked,
             )
             results = self._harness.run(run)
             self._keep_files(work)
-            return self._report(results, gateway)
+            return self._report(results, gateway, judge)
 
     @contextmanager
     def _gateway(self, served: ServingConfig | ServedAddress, role: str, state: Sequence[Any]) -> Iterator[Gateway]:
@@ -139,16 +140,17 @@ class _Evaluation:
             fs.makedirs(target.rpartition("/")[0], exist_ok=True)
             fs.put_file(str(file), target)
 
-    def _report(self, results: Sequence[TaskResult], gateway: Gateway) -> dict[str, Any]:
+    def _report(self, results: Sequence[TaskResult], gateway: Gateway, judge: Gateway | None) -> dict[str, Any]:
         """Write the results, and raise if they are not all there."""
         record = write_results(self._config.evaluation_path, self._record(gateway), results)
         _log("\n".join(format_columns(summary_rows(record))))
         failed = [f"{result.name}: {result.error}" for result in results if result.status is Status.FAILED]
-        if gateway.is_refused:
-            raise EvaluationError(gateway.given_up)
+        given_up = next((each for each in (gateway, judge) if each is not None and each.given_up is not None), gateway)
+        if given_up.is_refused:
+            raise EvaluationError(given_up.given_up)
         if record.status is Status.INFRASTRUCTURE_LOST:
             raise AttemptLostError(
-                f"{gateway.given_up or 'The model could not be asked any more.'} The next attempt goes on with the "
+                f"{given_up.given_up or 'The model could not be asked any more.'} The next attempt goes on with the "
                 f"{gateway.traffic.answered:,} answers so far."
             )
         if failed:

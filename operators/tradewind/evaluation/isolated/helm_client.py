@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
-from helm.clients.openai_client import OpenAIClient
-from helm.common.request import ErrorFlags, Request, RequestResult
+from helm.clients.openai_client import OpenAIClient  # type: ignore[import-not-found]
+from helm.common.request import ErrorFlags, Request, RequestResult  # type: ignore[import-not-found]
 
 _CODE: Final = re.compile(r"Error code: (\d+)")
 _REFUSED: Final = ("400", "413", "422")
@@ -35,7 +35,7 @@ class CompletionsClient(OpenAIClient):
             return _failure("The served model takes only text, and gives only text.", is_fatal=True)
         request = dataclasses.replace(request, **self.generation)
         try:
-            result = self.send()(request)
+            result = self.send(request)
         except Exception as error:  # HELM expects more of an answer than the API promises
             return _failure(f"The answer is of no known form: {type(error).__name__}: {error}", is_fatal=False)
         if result.success:
@@ -43,8 +43,8 @@ class CompletionsClient(OpenAIClient):
         code = _CODE.search(result.error or "")
         return _failure(result.error or "", is_fatal=code is None or code[1] not in _REFUSED)
 
-    def send(self) -> Callable[[Request], RequestResult]:
-        return self._make_completion_request
+    def send(self, request: Request) -> RequestResult:
+        return self._make_completion_request(request)
 
     def _to_raw_completion_request(self, request: Request) -> dict[str, Any]:
         raw: dict[str, Any] = super()._to_raw_completion_request(request)
@@ -55,8 +55,8 @@ class CompletionsClient(OpenAIClient):
 class ChatClient(CompletionsClient):
     """Client of ``/chat/completions``."""
 
-    def send(self) -> Callable[[Request], RequestResult]:
-        return self._make_chat_request
+    def send(self, request: Request) -> RequestResult:
+        return self._make_chat_request(request)
 
 
 def _failure(error: str, *, is_fatal: bool) -> RequestResult:

@@ -17,7 +17,7 @@ def metrics() -> dict[str, bool | None]:
 
     A metric about which two tables disagree is left out.
     """
-    import yaml
+    import yaml  # type: ignore[import-untyped]
 
     said: dict[str, set[bool]] = {}
     for file in resources.files("helm.benchmark.static").iterdir():
@@ -30,7 +30,7 @@ def metrics() -> dict[str, bool | None]:
 
 def main() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # an evaluation that was killed sends no more requests
-    from helm.benchmark import run
+    from helm.benchmark import run  # type: ignore[import-not-found]
 
     file, *sys.argv[1:] = sys.argv[1:]
     Path(file).write_text(json.dumps(metrics()))
