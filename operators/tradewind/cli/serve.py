@@ -28,11 +28,12 @@ from tradewind.cli.interrupts import Interrupted, Interrupts
 from tradewind.cli.jobs.clusters import cluster_label, is_temporary_address, options_for
 from tradewind.cli.jobs.submit import new_id
 from tradewind.cli.output import CommandError, UsageError, as_line, json_lines, say, user_name, write_lines
+from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.errors import FleetError
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.demand import Demand
 from tradewind.ray_jobs.details import USER
-from tradewind.ray_jobs.errors import RayJobsError
+from tradewind.ray_jobs.errors import RayJobsError, RayUnreachableError
 from tradewind.ray_jobs.follow.outcomes import EndingKind, FollowRequest, await_outcome
 from tradewind.ray_jobs.request import JobRequest, check_request
 from tradewind.ray_jobs.runtime_env import prepare_runtime_env
@@ -145,13 +146,23 @@ class ClusterCalls:
     """Calls of functions on a cluster, each as a Ray job.
 
     Args:
+        arguments: Of the command.
+        cluster: The cluster that they name.
+        interrupts: The signals of this process.
         tell: Takes the lines of a job's log.
     """
 
-    def __init__(self, cluster: RayCluster, interrupts: Interrupts, tell: Callable[[Sequence[str]], None]) -> None:
+    def __init__(
+        self,
+        arguments: argparse.Namespace,
+        cluster: RayCluster,
+        interrupts: Interrupts,
+        tell: Callable[[Sequence[str]], None],
+    ) -> None:
         self._cluster = cluster
         self._interrupts = interrupts
         self._tell = tell
+        self.of_fleet = _behind_a_tunnel(arguments, cluster)
         self.was_any_submitted = False
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -161,6 +172,24 @@ class ClusterCalls:
             CommandError: It failed; its log says why.
             RayJobsError: The cluster refuses the job or does not answer.
         """
+        with self._connected() as cluster:
+            return self._call(cluster, function, args, kwargs)
+
+    @contextmanager
+    def _connected(self) -> Iterator[RayCluster]:
+        """Yield the cluster; one of the fleet through a new tunnel, since an earlier one may have died."""
+        if self.of_fleet is None:
+            yield self._cluster
+            return
+        from tradewind.fleet.access.connect import connected
+
+        try:
+            with connected(self.of_fleet) as cluster:
+                yield cluster
+        except FleetError as error:
+            raise RayUnreachableError(str(error)) from None
+
+    def _call(self, cluster: RayCluster, function: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Any:
         from tradewind.ray_jobs.client import RayJobs
         from tradewind.ray_jobs.follow.log_lines import JobLog
 
@@ -171,14 +200,14 @@ class ClusterCalls:
             runtime_env = prepare_runtime_env(start_env(call_env, JobStart()))
             metadata = {USER: user} if user else {}
             request = check_request(JobRequest(job, start_command(CALL_ENTRYPOINT), runtime_env, metadata))
-            RayJobs(self._cluster).submit_or_attach(request)
+            RayJobs(cluster).submit_or_attach(request)
             self.was_any_submitted = True
         watch = FollowRequest(job, Demand.of(request), result_marker=result_marker(job))
         log = JobLog(self._tell, max_bytes=None)
         try:
-            outcome = self._interrupts.run(await_outcome(self._cluster, watch, log, say))
+            outcome = self._interrupts.run(await_outcome(cluster, watch, log, say))
         except Interrupted:
-            self._interrupts.run(self._stop(job))
+            self._interrupts.run(_stop_job(cluster, job))
             raise
         if outcome.ending.kind is not EndingKind.SUCCEEDED:
             raise CommandError(outcome.ending.sentence)
@@ -187,12 +216,19 @@ class ClusterCalls:
         except ResultError as error:
             raise CommandError(str(error)) from None
 
-    async def _stop(self, job: str) -> None:
-        from tradewind.ray_jobs.api import JobsApi
-        from tradewind.ray_jobs.follow.stopping import stop_job
 
-        async with JobsApi(self._cluster) as api:
-            await stop_job(api, job, say)
+async def _stop_job(cluster: RayCluster, job: str) -> None:
+    from tradewind.ray_jobs.api import JobsApi
+    from tradewind.ray_jobs.follow.stopping import stop_job
+
+    async with JobsApi(cluster) as api:
+        await stop_job(api, job, say)
+
+
+def _behind_a_tunnel(arguments: argparse.Namespace, cluster: RayCluster) -> FleetCluster | None:
+    """Return the cluster of the fleet to which this command has made a tunnel, if it has."""
+    named = arguments.named
+    return named.of_fleet if named is not None and is_temporary_address(named, cluster) else None
 
 
 def _tell_log(lines: Sequence[str]) -> None:
@@ -206,7 +242,7 @@ def start(arguments: argparse.Namespace, cluster: RayCluster, interrupts: Interr
         CommandError: The engines do not start, this machine cannot reach them, or the pool has ended.
         RayJobsError: The cluster refuses the job or does not answer.
     """
-    serving = Serving(arguments, cluster, ClusterCalls(cluster, interrupts, _tell_log))
+    serving = Serving(arguments, cluster, ClusterCalls(arguments, cluster, interrupts, _tell_log))
     serving.begin()
     try:
         serving.follow()
@@ -228,7 +264,7 @@ class Serving:
         self._cluster = cluster
         self._calls = calls
         self._token = secrets.token_urlsafe(32)
-        self._was_there = self._has_ended = False
+        self._was_there = self._has_ended = self._is_outage = False
         self._pool: dict[str, Any] = {}
 
     def begin(self) -> None:
@@ -251,13 +287,18 @@ class Serving:
         """Print how to use the pool, and poll it until an exception ends this; outages do not. Raises as ``start``."""
         shown = ""
         while True:
-            with self._reachable(self._pool["address"]) as address:
+            try:
+                with self._reachable(self._pool["address"]) as address:
+                    if not shown:
+                        self._check(address)
+                    if address != shown:
+                        self._show(address)
+                        shown = address
+                    self._poll(address)
+            except FleetError as error:
                 if not shown:
-                    self._check(address)
-                if address != shown:
-                    self._show(address)
-                    shown = address
-                self._poll(address)
+                    raise CommandError(str(error)) from None
+                self._tell_outage(error)
             self._renew()
 
     def end(self) -> None:
@@ -285,8 +326,8 @@ class Serving:
     @contextmanager
     def _reachable(self, address: str) -> Iterator[str]:
         """Yield the address at which this machine reaches the pool: through a tunnel to a cluster of the fleet."""
-        of_fleet = self._named.of_fleet if self._named else None
-        if of_fleet is None or not is_temporary_address(self._named, self._cluster):
+        of_fleet = self._calls.of_fleet
+        if of_fleet is None:
             yield address
             return
         from tradewind.fleet.access.connect import free_port, tunnel
@@ -294,13 +335,9 @@ class Serving:
         from tradewind.fleet.cloud.google_api import google_api
 
         self._port = self._port or free_port()
-        try:
-            with tunnel(
-                find_ssh_head(of_fleet, google_api("compute")), self._port, to=urlsplit(address).netloc
-            ) as here:
-                yield f"{here}{urlsplit(address).path}"
-        except FleetError as error:
-            raise CommandError(str(error)) from None
+        there, head = urlsplit(address), find_ssh_head(of_fleet, google_api("compute"))
+        with tunnel(head, self._port, to=there.netloc) as here:
+            yield f"{here}{there.path}"
 
     def _check(self, address: str) -> None:
         try:
@@ -357,16 +394,23 @@ class Serving:
             if is_there:
                 self._join()
         except RayJobsError as error:
-            say(f"{error} Trying again.")
+            self._tell_outage(error)
             return
+        self._is_outage = False
         if not is_there:
             self._has_ended = True
             raise CommandError(f"Pool {self._name} has ended: its time is over, or another user has ended it.")
 
+    def _tell_outage(self, error: Exception) -> None:
+        if not self._is_outage:
+            say(f"{error} Retrying every {_POLL_S:g} s.")
+        self._is_outage = True
+        time.sleep(_POLL_S)
+
 
 def list_pools(arguments: argparse.Namespace, cluster: RayCluster, interrupts: Interrupts) -> int:
     """Print the pools of a cluster. Raises as ``start`` does."""
-    found = ClusterCalls(cluster, interrupts, lambda lines: None).call(start_pool.pools)
+    found = ClusterCalls(arguments, cluster, interrupts, lambda lines: None).call(start_pool.pools)
     write_lines(json_lines(found) if arguments.json else pool_table(found, time.time()))
     return 0
 
@@ -387,7 +431,7 @@ def _row(pool: Mapping[str, Any], now: float) -> tuple[str, ...]:
 def stop(arguments: argparse.Namespace, cluster: RayCluster, interrupts: Interrupts) -> int:
     """End pools; return 1 if the cluster has not all of them. Raises as ``start`` does."""
     names = list(dict.fromkeys(arguments.names))
-    results = ClusterCalls(cluster, interrupts, lambda lines: None).call(start_pool.stop, names)
+    results = ClusterCalls(arguments, cluster, interrupts, lambda lines: None).call(start_pool.stop, names)
     write_lines([f"{name}: {results[name]}" for name in names])
     return 1 if "absent" in results.values() else 0
 
