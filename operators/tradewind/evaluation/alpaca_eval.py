@@ -66,6 +66,11 @@ class Checked:
     annotators: Mapping[str, str]
     gamed: str | None
 
+    @property
+    def version(self) -> str:
+        """Return AlpacaEval's version."""
+        return self.python.version
+
 
 def check(run: HarnessRun) -> Checked:
     """Refuse files and options that AlpacaEval cannot use, before a model is served.
@@ -210,7 +215,7 @@ def _result(
     return TaskResult(
         name=_NAME,
         task=_NAME,
-        task_version=f"alpaca-eval {checked.python.version}, {_judge_version(run)}",
+        task_version=f"alpaca-eval {checked.version}, {_judge_version(run)}",
         num_fewshot=None,
         higher_is_better=dict.fromkeys(("win_rate", *metrics), True),
         metrics=metrics,

@@ -80,7 +80,7 @@ class Harness:
     def check(self, run: HarnessRun) -> Any:
         """Refuse what the harness cannot measure, before a model is served; return what ``run`` takes as ``checked``.
 
-        If it has a ``close()``, that is called at the end.
+        If it has a ``close()``, that is called at the end. If it has a ``version``, that is the harness's.
 
         Raises:
             ValueError: With the field.

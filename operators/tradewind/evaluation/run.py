@@ -103,7 +103,7 @@ class _Evaluation:
             )
             results = self._harness.run(run)
             self._keep_files(work)
-            return self._report(results, gateway, judge)
+            return self._report(results, run)
 
     @contextmanager
     def _gateway(self, served: ServingConfig | ServedAddress, role: str, state: Sequence[Any]) -> Iterator[Gateway]:
@@ -140,9 +140,12 @@ class _Evaluation:
             fs.makedirs(target.rpartition("/")[0], exist_ok=True)
             fs.put_file(str(file), target)
 
-    def _report(self, results: Sequence[TaskResult], gateway: Gateway, judge: Gateway | None) -> dict[str, Any]:
+    def _report(self, results: Sequence[TaskResult], run: HarnessRun) -> dict[str, Any]:
         """Write the results, and raise if they are not all there."""
-        record = write_results(self._config.evaluation_path, self._record(gateway), results)
+        gateway, judge = run.gateway, run.judge_gateway
+        assert gateway is not None
+        installed = getattr(run.checked, "version", None) or _version(self._harness.distribution)
+        record = write_results(self._config.evaluation_path, self._record(gateway, installed), results)
         _log("\n".join(format_columns(summary_rows(record))))
         failed = [f"{result.name}: {result.error}" for result in results if result.status is Status.FAILED]
         given_up = next((each for each in (gateway, judge) if each is not None and each.given_up is not None), gateway)
@@ -167,7 +170,7 @@ class _Evaluation:
         }
         return {"status": str(record.status), "model": record.model.name, "scores": scores}
 
-    def _record(self, gateway: Gateway) -> EvaluationRecord:
+    def _record(self, gateway: Gateway, harness_version: str | None) -> EvaluationRecord:
         config, traffic = self._config, gateway.traffic
         return EvaluationRecord(
             evaluation=config.evaluator,
@@ -185,7 +188,7 @@ class _Evaluation:
             prompt_tokens=traffic.prompt_tokens,
             completion_tokens=traffic.completion_tokens,
             paused_s=traffic.paused_s,
-            harness_version=_version(self._harness.distribution),
+            harness_version=harness_version,
         )
 
 
@@ -258,6 +261,6 @@ def _hardware(resources: Cpu | Gpu | TpuSlice) -> str:
 def _version(distribution: str) -> str | None:
     """Return the version that is installed here, if it is."""
     try:
-        return version(distribution)
+        return version(distribution) if distribution else None
     except PackageNotFoundError:
         return None
