@@ -54,6 +54,7 @@ _WHOLE: Final = "whole.json"
 """Written last into a task's folder."""
 _OPTIONS: Final = ("model", "model_size")
 """Options of an evaluation with this harness: Levanter's config of a model that has no export, or its size."""
+_UNREACHABLE: Final = ("OfflineModeIsEnabled", "DatasetNotFoundError", "LocalEntryNotFoundError", "ConnectionError")
 _STEP: Final = re.compile(r"step-(\d+)")
 
 
@@ -159,7 +160,7 @@ def evaluate(config: EvaluationConfig) -> dict[str, Any]:
 
     Raises:
         ValueError: As ``preflight``.
-        EvaluationError: No task has a result.
+        EvaluationError: A task failed; the results of the others are in the output.
     """
     import jax
     from jax.experimental.multihost_utils import sync_global_devices
@@ -167,7 +168,7 @@ def evaluate(config: EvaluationConfig) -> dict[str, Any]:
     levanter_parts.quiet_libraries()
     levanter_parts.keep_compilations(config.evaluation_path)
     started = time.time()
-    is_measured = _has_record(config)
+    is_measured = _was_measured(config)
     sync_global_devices("tradewind: record read")
     if not is_measured:
         source = check(config)
@@ -177,20 +178,35 @@ def evaluate(config: EvaluationConfig) -> dict[str, Any]:
             if jax.process_index() == 0:
                 measuring.write(started)
     sync_global_devices("tradewind: evaluation written")
-    return read_record(config.evaluation_path).result()
+    return _result(read_record(config.evaluation_path))
 
 
 evaluate.preflight = preflight  # type: ignore[attr-defined]
 evaluate.warm_imports = ("levanter.eval_harness", "jax.experimental.multihost_utils")  # type: ignore[attr-defined]
 
 
-def _has_record(config: EvaluationConfig) -> bool:
-    """Whether this attempt has written everything, and its slice was preempted then."""
+def _was_measured(config: EvaluationConfig) -> bool:
+    """Whether this attempt has written all results, and its slice was preempted then."""
     try:
-        read_record(config.evaluation_path)
+        return read_record(config.evaluation_path).status is not Status.FAILED
     except NoRecordError:
         return False
-    return True
+
+
+def _result(record: EvaluationRecord) -> dict[str, Any]:
+    """Return status and scores, as ``run.evaluate`` does; raise ``EvaluationError`` if a task failed."""
+    from tradewind.evaluation.run import EvaluationError
+
+    failed = [f"{name}: {task.error}" for name, task in record.tasks.items() if task.status is Status.FAILED]
+    if failed:
+        raise EvaluationError(
+            single_line(f"{len(failed)} of {len(record.tasks)} tasks failed: {'; '.join(failed)}", 2000)
+        )
+    scores = {
+        name: {score.metric: score.value for score in task.scores}
+        for name, task in (*record.tasks.items(), *record.groups.items())
+    }
+    return {"status": str(record.status), "model": record.model.name, "scores": scores}
 
 
 @dataclass(frozen=True)
@@ -267,7 +283,7 @@ class _Measuring:
         except jax.errors.JaxRuntimeError:  # the other hosts are not in step any more
             raise
         except Exception as error:  # tasks and their data sets raise many types
-            self._errors[place.label] = single_line(f"{type(error).__name__}: {error}", 1000)
+            self._errors[place.label] = _described(error, is_offline=not self._config.network)
             _say(f"{about}: failed, {self._errors[place.label]}")
             return
         _keep(place)
@@ -292,8 +308,9 @@ class _Measuring:
             if place.folder.exists():
                 _upload(place.folder, join(output, KEPT, place.folder.name))
         write_results(output, record, results)
-        for place in self._places:
-            remove_files(place.kept, [*_names_below(place.folder), _WHOLE])
+        if not self._errors:  # else the next attempt goes on with them
+            for place in self._places:
+                remove_files(place.kept, [*_names_below(place.folder), _WHOLE])
 
     def _results(self, place: _Place) -> list[TaskResult]:
         if place.label in self._errors:
@@ -301,6 +318,18 @@ class _Measuring:
         if not place.folder.exists():
             _download(place.kept, place.folder)
         return read_lm_eval(str(place.folder), place.label)
+
+
+def _described(error: BaseException, *, is_offline: bool) -> str:
+    """Return what went wrong with a task, and what to do if its data is of the hub."""
+    chain: list[BaseException] = []
+    each: BaseException | None = error
+    while each is not None and each not in chain:
+        chain.append(each)
+        each = each.__cause__ or each.__context__
+    needs_hub = is_offline and any(type(link).__name__ in _UNREACHABLE for link in chain)
+    hint = "; its data is not on this host, and the evaluation may not use the network: give network=True"
+    return single_line(f"{type(error).__name__}: {error}", 1000) + (hint if needs_hub else "")
 
 
 def _failed(place: _Place, error: str) -> TaskResult:

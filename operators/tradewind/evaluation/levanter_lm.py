@@ -6,6 +6,7 @@ Only clusters import this module. lm-eval must be importable, since Levanter's c
 from __future__ import annotations
 
 import copy
+import logging
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,9 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import datasets  # type: ignore[import-untyped]
 import haliax as hax
 import jax
 import numpy as np
+from huggingface_hub import constants
 from levanter import eval_harness
 from lm_eval.evaluator import simple_evaluate
 from lm_eval.loggers import EvaluationTracker
@@ -29,18 +32,19 @@ from tradewind.recipes.lm import levanter_parts
 MAX_CONTEXT: Final = 4096
 """Longest prompt with its answer by default, in tokens, if the model's own context is longer."""
 SCORED: Final = ("multiple_choice", "loglikelihood")
-"""Kinds of tasks that Levanter's harness measures."""
+"""Kinds of tasks that Levanter's harness measures; of others it gives empty answers, or an error."""
 _SEGMENTS: Final = 64
 """Prompts in a row of a batch, at most, as in Levanter's own harness."""
 _MAX_NAMED: Final = 5
-_MAX_SEED: Final = 2**32 - 1
+_MAX_SEED: Final = 2**32
+_NOISY: Final = ("levanter.eval_harness", "lm_eval")
 
 
 class UnmeasuredTaskError(ValueError):
     """A task needs what Levanter's harness does not do."""
 
 
-class LevanterLM(eval_harness.LevanterHarnessLM):  # type: ignore[misc]
+class LevanterLM(eval_harness.LevanterHarnessLM):
     """Levanter's model of lm-eval, which counts prompts that are longer than the context.
 
     Attributes:
@@ -64,7 +68,8 @@ class LevanterLM(eval_harness.LevanterHarnessLM):  # type: ignore[misc]
     def _count_long(self, requests: Sequence[Any]) -> None:
         for start in range(0, len(requests), 1000):
             some = requests[start : start + 1000]
-            lengths = map(len, self.tokenizer.encode_batch([f"{each.args[0]}{each.args[1]}" for each in some]))
+            texts = [f"{each.args[0]}{each.args[1]}" for each in some]
+            lengths = map(len, self.tokenizer(texts, add_special_tokens=False)["input_ids"])
             long = [each.doc_id for each, length in zip(some, lengths, strict=True) if length > self.EvalPos.size]
             self.shortened += len(long)
             self.documents += [each for each in dict.fromkeys(long) if each not in self.documents]
@@ -84,7 +89,7 @@ def opened(source: ModelSource, max_context: int | None) -> Iterator[LevanterLM 
             scored.model.Pos.resize(context),
             scored.model,
             levanter_parts.mesh().resolved_compute_mapping,
-            scored.tokenizer,
+            scored.tokenizer.as_hf_tokenizer(),
             levanter_parts.precision(),
             max_packed_segments=_SEGMENTS,
         )
@@ -111,13 +116,19 @@ class TaskMeasurer:
         Raises:
             UnmeasuredTaskError: The task asks for text, which Levanter's harness does not generate.
         """
+        with hub_offline(is_offline=not self.config.network):
+            return self._measure(task, folder)
+
+    def _measure(self, task: EvalTaskConfig, folder: Path) -> str | None:
         loaded_tasks = self.manager.load([task.name])
         for name, each in loaded_tasks["tasks"].items():
             if each.OUTPUT_TYPE not in SCORED:
                 raise UnmeasuredTaskError(
                     f"it has {name}, whose kind is {each.OUTPUT_TYPE}, and Levanter's harness measures only the "
-                    "probabilities of given answers: use evaluate_lm_evaluation_harness, which serves the model."
+                    "probabilities of given answers: use evaluate_lm_evaluation_harness, which serves the model"
                 )
+        for name in _NOISY:
+            logging.getLogger(name).setLevel(logging.ERROR)
         self.lm.shortened, self.lm.documents = 0, []
         tracker = EvaluationTracker(output_path=str(folder))
         results = self._results(task, loaded_tasks)
@@ -165,6 +176,20 @@ class TaskMeasurer:
             f"{self.lm.shortened:,} prompts are longer than the context of {self.lm.EvalPos.size:,} tokens and lost "
             f"their begin, such as those of documents {documents}"
         )
+
+
+@contextmanager
+def hub_offline(*, is_offline: bool) -> Iterator[None]:
+    """Let the libraries of the Hugging Face hub send nothing; they have read their environment already."""
+    if not is_offline:
+        yield
+        return
+    before = constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE = before
 
 
 class _Loaded:

@@ -11,14 +11,17 @@ import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
+from tradewind.evaluation import levanter_harness
 from tradewind.evaluation.config import OWN_MODEL, EvaluationConfig, ServedAddress
+from tradewind.evaluation.harnesses import LEVANTER_HARNESS
+from tradewind.evaluation.marins import resources_of
 from tradewind.evaluation.run import evaluate
 from tradewind.evaluation.tasks import EvalTaskConfig
 from tradewind.recipes.data.document_sets import path_input
 from tradewind.recipes.model_spec import versioned_value
 from tradewind.recipes.steps import naming_step
 from tradewind.serving.config import ServingConfig
-from tradewind.steps import ExecutorStep, this_output_path
+from tradewind.steps import ExecutorStep, Hosts, this_output_path
 from tradewind.text import did_you_mean, truncated_repr
 
 COUNTED: Final = ("evals", "max_eval_instances", "apply_chat_template", "generation_params", "seed", "options")
@@ -122,3 +125,56 @@ def evaluate_lm_evaluation_harness(
     fields = {field: value for field, value in given.items() if value is not None}
     step = f"evaluation/lm_evaluation_harness/{model_name}" if name is None else name
     return evaluation_step(step, "lm_evaluation_harness", fields | options)
+
+
+@naming_step
+def _levanter_step(name: str, resources: Any, given: Mapping[str, Any]) -> ExecutorStep:
+    placed = resources if isinstance(resources, Hosts) else resources_of(resources)
+    step = evaluation_step(name, LEVANTER_HARNESS, given)
+    return dataclasses.replace(
+        step, fn=levanter_harness.evaluate, resources=placed, resumable=levanter_harness.RESUMABLE
+    )
+
+
+def evaluate_levanter_lm_evaluation_harness(
+    model_name: str,
+    model_path: Any,
+    evals: Sequence[EvalTaskConfig],
+    resource_config: Any,
+    max_eval_instances: int | None = None,
+    apply_chat_template: bool = False,
+    discover_latest_checkpoint: bool = True,
+    *,
+    name: str | None = None,
+    **options: Any,
+) -> ExecutorStep:
+    """Return a step that loads a model with Levanter on all hosts of a slice, and measures it there.
+
+    It measures probabilities of given answers, such as multiple choice, without a server.
+
+    Args:
+        model_name: The model's name in results.
+        model_path: An export, a training, a checkpoint, or ``hub:ORGANISATION/NAME@REVISION``.
+        evals: Tasks of lm-eval, or of the folder ``task_path``.
+        resource_config: Where it runs: ``TpuSlice``, ``Hosts``, ``Gpu`` or ``Cpu``; does not count in the version.
+        max_eval_instances: Documents of each task at most; None for all.
+        apply_chat_template: Whether prompts are conversations in the model's chat template.
+        discover_latest_checkpoint: Whether the newest of several exports in a folder is measured.
+        name: Name of the step, by default that of Marin's.
+        options: Of ``ExecutorStep`` and ``EvaluationConfig``, such as ``task_path``, ``max_context`` and ``seed``. A
+            checkpoint without an export needs ``options={"model": lazy("levanter...", ...)}`` and ``tokenizer``.
+
+    Raises:
+        ValueError: With the step's name and the field.
+    """
+    given: dict[str, Any] = {
+        "model_name": model_name,
+        "model_path": model_path,
+        "evals": evals,
+        "max_eval_instances": max_eval_instances,
+        "apply_chat_template": apply_chat_template or None,
+        "discover_latest_checkpoint": discover_latest_checkpoint,
+    }
+    fields = {field: value for field, value in given.items() if value is not None}
+    step = f"evaluation/lm_evaluation_harness_levanter/{model_name}" if name is None else name
+    return _levanter_step(step, resource_config, fields | options)

@@ -1,0 +1,190 @@
+"""Levanter's harness in the processes of a step: what it measures, keeps and refuses."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.evaluation.conftest import LM_EVAL, TASKS
+from tests.recipes.workbench import Workbench, lines_of, wait_for
+from tests.serving.exports import tiny_export
+from tests.support.fork_server import prepared_to_train
+from tradewind.evaluation import levanter_harness
+from tradewind.evaluation.config import EvaluationConfig, ServedAddress
+from tradewind.evaluation.results import Status, read_record
+from tradewind.evaluation.steps import evaluate_levanter_lm_evaluation_harness
+from tradewind.evaluation.tasks import EvalTaskConfig
+from tradewind.rehearsal.local.processes import free_port
+from tradewind.steps import Cpu, TpuSlice, resolve
+
+PROGRAM = f"""
+import json, sys
+from tradewind.evaluation import levanter_harness
+from tradewind.evaluation.config import EvaluationConfig
+from tradewind.evaluation.tasks import EvalTaskConfig
+from tradewind.evaluation.run import EvaluationError
+root, output, rank, port = sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4]
+if int(port):
+    import jax
+    jax.distributed.initialize(f"127.0.0.1:{{port}}", num_processes=2, process_id=int(rank))
+
+def config(*tasks, **more):
+    given = dict(evaluation_path=f"{{root}}/{{output}}", evals=tasks, model_path=f"{{root}}/run/hf",
+                 task_path={str(TASKS)!r}, discover_latest_checkpoint=True, max_context=96)
+    return EvaluationConfig("levanter_lm_evaluation_harness", None, **given | more)
+
+def refusal(make):
+    try:
+        make()
+    except (ValueError, EvaluationError) as error:
+        print(error)
+
+colors = EvalTaskConfig("colors", 0), EvalTaskConfig("colors", 2, "colors_2shot")
+"""
+MEASURE = PROGRAM + "print(json.dumps(levanter_harness.evaluate(config(*colors))))"
+FAILING = (
+    PROGRAM
+    + """
+failing = EvalTaskConfig("of_the_hub", 0), EvalTaskConfig("words", 0)
+for _ in range(2):
+    refusal(lambda: levanter_harness.evaluate(config(*failing, *colors, apply_chat_template=True)))
+for changed in ({"evals": [EvalTaskConfig("color", 0)]}, {"task_path": f"{root}/none"}, {"task_path": root + "/run"},
+                {"model_path": f"{root}/plain", "apply_chat_template": True}, {"model_path": f"{root}/nothing"}):
+    refusal(lambda: levanter_harness.preflight(config(*colors, **changed), 4))
+"""
+)
+SCORED = (
+    PROGRAM
+    + """
+import numpy as np
+from tradewind.evaluation.scored_model import ModelSource, loaded
+sys.path.insert(0, config().task_path)
+from documents import choices
+with loaded(ModelSource(f"{root}/run/hf/step-10"), 1) as scored:
+    right = 0
+    for document in choices()["test"]:
+        sums = []
+        for choice in document["choices"]:
+            begin = len(scored.tokenizer.encode(document["question"]))
+            tokens = scored.tokenizer.encode(document["question"] + choice)
+            row = np.zeros((1, 96), np.int32)
+            row[0, :len(tokens)] = tokens
+            sums.append(scored.log_probs(row, np.zeros_like(row))[0, begin:len(tokens)].sum())
+        right += int(np.argmax(sums)) == document["answer"]
+print(right / 6)
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
+    root = tmp_path_factory.mktemp("levanter")
+    tiny_export(root / "run/hf/step-9", seed=3)
+    tiny_export(root / "run/hf/step-10", seed=7)
+    tiny_export(root / "plain", chat=False)
+    with prepared_to_train(root, PYTHONPATH=str(LM_EVAL)) as python:
+        yield Workbench(root, python)
+
+
+def whole_tasks(output: Path) -> list[Path]:
+    return sorted(output.glob(".tasks/*/whole.json"))
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_killed_evaluation_measures_only_the_rest(bench: Workbench) -> None:
+    """The scores are those of an undisturbed run, and of the probabilities of the same texts."""
+    undisturbed = json.loads(bench.run(MEASURE, "undisturbed", "0", "0")[-1])
+    assert undisturbed["model"] == "run-step-10" or undisturbed["status"] == "succeeded"
+    assert undisturbed["scores"]["colors"]["acc"] == pytest.approx(float(bench.run(SCORED, "", "0", "0")[-1]))
+    program = bench.start(MEASURE, "killed", "0", "0")
+    wait_for(lambda: bool(whole_tasks(bench.root / "killed")), program, "a task was measured")
+    program.send_signal(signal.SIGKILL)
+    lines_of(program, -signal.SIGKILL)
+    assert not (bench.root / "killed/record.json").exists()
+    lines = bench.run(MEASURE, "killed", "0", "0")
+    assert "1 of 2 tasks were measured before" in lines
+    assert json.loads(lines[-1]) == undisturbed
+    record = read_record(str(bench.root / "killed"))
+    assert (record.serving.engine, record.status, record.tasks["colors_2shot"].num_fewshot) == (
+        "in_process", Status.SUCCEEDED, 2,
+    )  # fmt: skip
+    assert len(list((bench.root / "killed/lm_eval").rglob("samples_colors_*.jsonl"))) == 2
+    assert not list((bench.root / "killed/.tasks").rglob("*.json*")), "what the record has is not kept twice"
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_hosts_of_a_slice_measure_together(bench: Workbench) -> None:
+    port = str(free_port())
+    programs = [bench.start(MEASURE, "hosts", str(rank), port) for rank in range(2)]
+    results = [json.loads(lines_of(program)[-1]) for program in programs]
+    alone = json.loads(bench.run(MEASURE, "alone", "0", "0")[-1])
+    assert results == [alone, alone]
+    assert read_record(str(bench.root / "hosts")).serving.hardware == "2 x cpu"
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_failed_task_leaves_others_measured(bench: Workbench) -> None:
+    lines = bench.run(FAILING, "failing", "0", "0")
+    errors = [line for line in lines if line.startswith("2 of 4 tasks failed: ")]
+    assert len(errors) == 2 and "2 of 4 tasks were measured before" in lines
+    assert "of_the_hub: " in errors[0] and "may not use the network: give network=True" in errors[0]
+    assert "words: UnmeasuredTaskError: it has words, whose kind is generate_until" in errors[0]
+    record = read_record(str(bench.root / "failing"))
+    assert {name: task.status for name, task in record.tasks.items()} == {
+        "of_the_hub": Status.FAILED, "words": Status.FAILED, "colors": Status.SUCCEEDED,
+        "colors_2shot": Status.SUCCEEDED,
+    }  # fmt: skip
+    assert record.tasks["colors"].chat_template_sha256 is not None
+    assert len(whole_tasks(bench.root / "failing")) == 2, "the next attempt goes on with them"
+    for line, expected in zip(
+        lines[-5:],
+        (
+            "evals has 'color', which lm-eval does not know: did you mean colors",
+            "is no folder: give one with lm-eval's YAML files",
+            "has no *.yaml, so it has no task of lm-eval",
+            "apply_chat_template=True: the tokenizer of model_path=",
+            "is no model: give an export, a training, a folder of checkpoints",
+        ),
+        strict=True,
+    ):
+        assert expected in line
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"options": {"modell": 1}}, "options has 'modell', which is none of Levanter's harness; did you mean 'model'"),
+        ({"generation_params": {"temperature": 1}}, "generation_params: Levanter's harness loads the model itself"),
+        ({"serving": ServedAddress("http://a/v1", "m")}, "serving: Levanter's harness loads the model itself"),
+        ({"evals": ()}, "evals is empty"),
+        ({}, "lm-eval is not installed on this cluster: use an image with the extra 'evaluation'"),
+    ],
+)
+def test_evaluation_is_refused_before_a_slice_is_reserved(changed: dict[str, Any], message: str) -> None:
+    given: dict[str, Any] = {"evaluation_path": "/out", "evals": [EvalTaskConfig("mmlu", 0)], "model_path": "/model"}
+    config = EvaluationConfig("levanter_lm_evaluation_harness", None, **given | changed)
+    with pytest.raises(ValueError, match=message):
+        levanter_harness.preflight(config, 4)
+
+
+def test_step_counts_tasks_but_not_its_slice() -> None:
+    tasks = [EvalTaskConfig("mmlu", 5)]
+    steps = [
+        evaluate_levanter_lm_evaluation_harness("tiny", "gs://b/run", tasks, resources)
+        for resources in (TpuSlice("v4-8"), Cpu(2))
+    ]
+    first, second = (resolve([step], "gs://b").of(step) for step in steps)
+    assert first.output_path == second.output_path and [step.resources for step in steps] == [TpuSlice("v4-8"), Cpu(2)]
+    assert first.step.fn is levanter_harness.evaluate and first.step.resumable == (".tasks/**",)
+    other = evaluate_levanter_lm_evaluation_harness("tiny", "gs://b/run", [EvalTaskConfig("mmlu", 0)], Cpu())
+    assert resolve([other], "gs://b").of(other).output_path != first.output_path
+    with pytest.raises(ValueError, match="Step 'evaluation/.*tiny': resource_config is 'v4-8'"):
+        evaluate_levanter_lm_evaluation_harness("tiny", "gs://b/run", tasks, "v4-8")
