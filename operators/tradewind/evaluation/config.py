@@ -9,6 +9,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from tradewind.evaluation.tasks import EvalTaskConfig
+from tradewind.recipes.metrics.trackers import WandbOptions
 from tradewind.serving.config import ServingConfig
 from tradewind.steps.fields import FLAG, PATH, SOME_TEXT, TEXTS, FieldRule, check_fields, instance, integer, number
 
@@ -108,6 +109,10 @@ class EvaluationConfig:
     """Seed of the few-shot examples and of sampling."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of the harness, which its module checks."""
+    tensorboard: bool = False
+    """Whether the output gets TensorBoard's events, too, with the scores."""
+    wandb: WandbOptions | None = None
+    """The run at Weights & Biases that gets the scores."""
 
     def __post_init__(self) -> None:
         check_fields(
@@ -133,6 +138,8 @@ class EvaluationConfig:
             recovery_timeout_s=number(above=0),
             seed=integer(0),
             options=_MAPPING,
+            tensorboard=FLAG,
+            wandb=instance("WandbOptions(...)", WandbOptions).or_none(),
         )
         if self.model_path is None and not isinstance(self.serving, ServedAddress):
             raise ValueError("model_path=None: give the model, or serving=ServedAddress(...).")

@@ -22,6 +22,7 @@ from tradewind.evaluation.harnesses import Harness, HarnessRun, harness_of
 from tradewind.evaluation.model_files import ModelFiles, find_model
 from tradewind.evaluation.results import EvaluationRecord, Model, Serving, Status, TaskResult, write_results
 from tradewind.evaluation.summary import summary_rows
+from tradewind.evaluation.tracking import check_trackers, report_scores
 from tradewind.serving.answers import Answers
 from tradewind.serving.config import ServingConfig
 from tradewind.serving.gateway import FixedTarget, Gateway, PoolTarget
@@ -63,6 +64,7 @@ class _Evaluation:
         self._config = config
         self._harness = harness
         self._started_at = time.time()
+        check_trackers(config.tensorboard, config.wandb)
         for served in (config.serving, config.judge):
             if isinstance(served, ServedAddress):
                 _fixed(served).resolve()  # a missing key, before anything else
@@ -147,6 +149,7 @@ class _Evaluation:
         installed = getattr(run.checked, "version", None) or _version(self._harness.distribution)
         record = write_results(self._config.evaluation_path, self._record(gateway, installed), results)
         _log("\n".join(format_columns(summary_rows(record))))
+        report_scores(record, self._config.evaluation_path, self._config.tensorboard, self._config.wandb)
         failed = [f"{result.name}: {result.error}" for result in results if result.status is Status.FAILED]
         given_up = next((each for each in (gateway, judge) if each is not None and each.given_up is not None), gateway)
         if given_up.is_refused:
