@@ -43,7 +43,7 @@ def test_interval_of_ratio_is_that_of_resampled_documents() -> None:
         ratio_interval([0.0], [0.0])
 
 
-def test_tokens_are_cut_into_sequences_and_texts_end_with_their_token() -> None:
+def test_tokens_are_cut_into_sequences_of_segments() -> None:
     sequences, segments = sequences_of(np.array([5, 0, 6, 7, 0, 8]), 4, end_of_text=0)
     assert sequences.tolist() == [[5, 0, 6, 7], [0, 8, 0, 0]]
     assert segments.tolist() == [[0, 0, 1, 1], [0, 1, 1, 2]]

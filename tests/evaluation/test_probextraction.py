@@ -39,7 +39,7 @@ def test_offsets_are_bytes_of_each_text() -> None:
     ]  # fmt: skip
 
 
-def test_numbers_say_which_share_of_windows_reaches_a_probability() -> None:
+def test_numbers_say_which_share_reaches_a_probability() -> None:
     windows = windows_of(TEXTS, SILENT, 4, 2)
     numbers = numbers_of(np.log([0.95, 0.5, 0.01, 1e-9]), windows)
     assert list(numbers["share_above"].values()) == [0.75, 0.75, 0.5, 0.5, 0.25]

@@ -1,6 +1,6 @@
 """Perplexity and bits per byte of a set of texts, with intervals, from the log probability of each token.
 
-The tokens of all texts stand in a row, which is cut into sequences, as in Levanter's trainings and evaluations. All
+The tokens of all texts form a row, which is cut into sequences, as in Levanter's trainings and evaluations. All
 tokens of a sequence but its first are predicted; Levanter leaves an incomplete last sequence out, which counts here.
 Over the predicted tokens:
 

@@ -86,7 +86,7 @@ class ScoringConfig:
 
 
 def check_sets(sets: Any) -> None:
-    """Raise ``ValueError`` for names that are no paths, or lie in each other, and for sets that are no inputs."""
+    """Raise ``ValueError`` for names that are no paths, or are below each other, and for sets that are no inputs."""
     _BY_NAME.check("sets", sets)
     for name, path in sets.items():
         PATH.check(f"sets[{name!r}]", path)
