@@ -59,12 +59,14 @@ class Checked:
         instructions: Those to answer.
         annotators: Content of the files of the judge's config, by name.
         gamed: Content of ``df_gamed.csv``, if it is there.
+        comparison: Hash of what decides preferences besides the judge: its prompt and parser, and the reference.
     """
 
     python: HarnessPython
     instructions: Sequence[Instruction]
     annotators: Mapping[str, str]
     gamed: str | None
+    comparison: str
 
     @property
     def version(self) -> str:
@@ -108,7 +110,9 @@ def check(run: HarnessRun) -> Checked:
     count = min(config.max_eval_instances or len(every), len(every))
     chosen = sorted(random.Random(config.seed).sample(range(len(every)), count))
     gamed = contents.get(GAMED_FILE)
-    return Checked(python, [every[position] for position in chosen], annotators, gamed)
+    decides = json.dumps([sorted(annotators.items()), [(each.text, each.reference) for each in every]])
+    comparison = hashlib.sha256(decides.encode()).hexdigest()[:8]
+    return Checked(python, [every[position] for position in chosen], annotators, gamed, comparison)
 
 
 def run(run: HarnessRun) -> list[TaskResult]:
@@ -215,7 +219,7 @@ def _result(
     return TaskResult(
         name=_NAME,
         task=_NAME,
-        task_version=f"alpaca-eval {checked.version}, {_judge_version(run)}",
+        task_version=f"alpaca-eval {checked.version}, {run.judge_model}, {checked.comparison}",
         num_fewshot=None,
         higher_is_better=dict.fromkeys(("win_rate", *metrics), True),
         metrics=metrics,
@@ -225,12 +229,6 @@ def _result(
         error=why,
         chat_template_sha256=None if template is None else hashlib.sha256(template.encode()).hexdigest(),
     )
-
-
-def _judge_version(run: HarnessRun) -> str:
-    """Return what decides the judge's preferences: its name, its prompt, and how its words are read."""
-    content = json.dumps(sorted(run.checked.annotators.items()))
-    return f"judge {run.judge_model} {hashlib.sha256(content.encode()).hexdigest()[:8]}"
 
 
 def _sample(instruction: Instruction, reply: Reply, judgement: Judgement | None) -> Sample:

@@ -178,3 +178,79 @@ def evaluate_levanter_lm_evaluation_harness(
     fields = {field: value for field, value in given.items() if value is not None}
     step = f"evaluation/lm_evaluation_harness_levanter/{model_name}" if name is None else name
     return _levanter_step(step, resource_config, fields | options)
+
+
+def evaluate_helm(
+    model_name: str,
+    model_path: Any,
+    evals: Sequence[EvalTaskConfig],
+    *,
+    name: str | None = None,
+    **options: Any,
+) -> ExecutorStep:
+    """Return a step that measures a model with HELM, which runs in an environment of its own.
+
+    Args:
+        model_name: The model's name in results.
+        model_path: As in ``evaluate_lm_evaluation_harness``.
+        evals: HELM's run entries without the model, such as ``EvalTaskConfig("mmlu:subject=anatomy", 5)``.
+        name: Name of the step, by default that of Marin's.
+        options: Of ``ExecutorStep`` and ``EvaluationConfig``, such as ``serving``, ``network`` and ``task_path``, a
+            folder of modules that define tasks of HELM.
+
+    Raises:
+        ValueError: With the step's name and the field.
+    """
+    given = {"model_name": model_name, "model_path": model_path, "evals": evals, "discover_latest_checkpoint": True}
+    return evaluation_step(f"evaluation/helm/{model_name}" if name is None else name, "helm", given | options)
+
+
+def evaluate_alpaca_eval(
+    model_name: str,
+    model_path: Any,
+    resource_config: Any = None,
+    engine_kwargs: Mapping[str, Any] | None = None,
+    max_eval_instances: int | None = None,
+    temperature: float = 0.7,
+    *,
+    judge: ServedAddress | ServingConfig,
+    task_path: Any,
+    annotators_config: str | None = None,
+    generation_params: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    **options: Any,
+) -> ExecutorStep:
+    """Return a step in which a model answers instructions, and a judge compares its answers with a reference's.
+
+    Args:
+        model_name: The model's name in results.
+        model_path: As in ``evaluate_lm_evaluation_harness``; its tokenizer needs a chat template.
+        resource_config: Resources of the engine, if ``serving`` is not given.
+        engine_kwargs: Options of the engine, if ``serving`` is not given.
+        max_eval_instances: Number of instructions at most, drawn with ``seed``; None for all.
+        temperature: Of the model's answers.
+        judge: Any OpenAI-compatible server, with the name of the variable that has its key, or a model to serve.
+        task_path: Folder with ``reference_outputs.json``, and ``df_gamed.csv`` if there is one.
+        annotators_config: A name of AlpacaEval's, or a folder with ``configs.yaml``.
+        generation_params: Further settings of the model's answers, such as ``{"top_p": 0.9, "max_tokens": 512}``.
+        name: Name of the step, by default that of Marin's.
+        options: Of ``ExecutorStep`` and ``EvaluationConfig``, such as ``serving`` and ``secrets``.
+
+    Raises:
+        ValueError: With the step's name and the field.
+    """
+    given: dict[str, Any] = {
+        "model_name": model_name,
+        "model_path": model_path,
+        "resource_config": resource_config,
+        "engine_kwargs": engine_kwargs,
+        "max_eval_instances": max_eval_instances,
+        "generation_params": {"temperature": temperature, **(generation_params or {})},
+        "judge": judge,
+        "task_path": task_path,
+        "options": None if annotators_config is None else {"annotators_config": annotators_config},
+        "discover_latest_checkpoint": True,
+    }
+    fields = {field: value for field, value in given.items() if value is not None}
+    step = f"evaluation/alpaca_eval/{model_name}" if name is None else name
+    return evaluation_step(step, "alpaca", fields | options)
