@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import re
 from typing import Any
 
 import pytest
 
 from tests.cli.conftest import Run
+from tests.operators.loopback_head import CallingHead
 from tradewind.cli.main import parser
 from tradewind.cli.serve import pool_table, serving_config
 from tradewind.cli.serve_options import with_command
@@ -100,6 +102,22 @@ def test_list_shows_pools_with_what_they_do() -> None:
     [_, row] = pool_table([POOL], now=0.0)
     assert " ".join(row.split()) == "pool-0123456789ab small ready 1 of 2 3 12 60 min http://10.0.0.2:8001/v1"
     assert " 0 s " in pool_table([POOL], now=7200.0)[1]
+
+
+@pytest.mark.parametrize("was_there", [False, True])
+def test_pool_out_of_reach_is_told_and_ended_unless_of_others(was_there: bool, run: Run) -> None:
+    head = CallingHead()
+    head.result = POOL | {"address": "http://127.0.0.1:1/v1", "started": not was_there}
+    head.start()
+    try:
+        done = run("/a", "--address", head.url)
+    finally:
+        head.stop()
+    assert done.code == 1 and not done.out
+    assert "serves at http://127.0.0.1:1/v1, which this machine does not reach" in done.err
+    functions = [call["function"]["reference"].partition(":")[2] for call in head.calls]
+    assert functions == (["start"] if was_there else ["start", "stop"])
+    assert re.fullmatch(r"[0-9a-f]{64}", head.calls[0]["args"][1]), "the digest of the token"
 
 
 @pytest.mark.parametrize(

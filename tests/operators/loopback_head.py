@@ -10,6 +10,7 @@ from typing import Any, Self
 import pytest
 
 from tradewind.rehearsal.cloud.loopback_server import Answer, HttpRequest, LoopbackServer
+from tradewind.serialization.shipping import result_line, result_marker
 
 TOO_LATE = "JOB_SUPERVISOR_ACTOR_START_TIMEOUT"
 
@@ -104,6 +105,21 @@ class ImpatientHead(LoopbackHead):
             self.has(job, "SUCCEEDED")
         else:
             self.has(job, "FAILED", **self._failure)
+
+
+class CallingHead(LoopbackHead):
+    """End each job at once, as if its function had returned ``result``."""
+
+    result: Any = None
+
+    def submitted(self, job: str, fields: Mapping[str, Any]) -> None:
+        self.has(job, "SUCCEEDED", runtime_env=fields["runtime_env"])
+        self.last_line = result_line(self.result, result_marker(job))
+
+    @property
+    def calls(self) -> list[dict[str, Any]]:
+        """Return the calls of the submitted jobs."""
+        return [json.loads(job["runtime_env"]["env_vars"]["TRADEWIND_CALL"]) for job in self.jobs.values()]
 
 
 def _json(fields: Any, kind: str = "answered") -> Answer:

@@ -15,11 +15,10 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import TaskDeferred
 
 from tests.operators.contexts import context_of
-from tests.operators.loopback_head import LoopbackHead
+from tests.operators.loopback_head import CallingHead
 from tradewind.operators.ray_job import RayJobOperator
 from tradewind.operators.serve_model import ServeModelOperator, StopModelOperator, served_model
 from tradewind.ray_jobs.follow.outcomes import Ending, EndingKind
-from tradewind.serialization.shipping import result_line, result_marker
 from tradewind.serving.config import ServingConfig
 from tradewind.steps import Cpu
 from tradewind.tasks.errors import BadInputError
@@ -36,25 +35,11 @@ POOL: dict[str, Any] = {
 }
 
 
-class CallingHead(LoopbackHead):
-    """A head whose jobs succeed at once with ``result``."""
-
-    result: Any = POOL
-
-    def submitted(self, job: str, fields: Any) -> None:
-        self.has(job, "SUCCEEDED", runtime_env=fields["runtime_env"])
-        self.last_line = result_line(self.result, result_marker(job))
-
-    @property
-    def calls(self) -> list[dict[str, Any]]:
-        """The calls of the submitted jobs."""
-        return [json.loads(job["runtime_env"]["env_vars"]["TRADEWIND_CALL"]) for job in self.jobs.values()]
-
-
 @pytest.fixture
 def head(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[CallingHead]:
     monkeypatch.setenv("AIRFLOW__TRADEWIND__ALLOWED_ROOTS", str(tmp_path))
     with CallingHead().connected(monkeypatch) as head:
+        head.result = POOL
         yield head
 
 
