@@ -18,8 +18,17 @@ from tests.evaluation.every_eval_ever_schema import AGGREGATE, INSTANCE
 from tests.evaluation.made_results import made_record, made_samples, made_task
 from tradewind.evaluation.files import read_scores
 from tradewind.evaluation.lm_eval_files import task_results
-from tradewind.evaluation.results import EvaluationRecord, Sample, Status, TaskResult, read_record, write_results
+from tradewind.evaluation.results import (
+    EvaluationRecord,
+    Model,
+    Sample,
+    Status,
+    TaskResult,
+    read_record,
+    write_results,
+)
 from tradewind.evaluation.scores import make_score
+from tradewind.records.attempts import Attempt, write_attempt
 
 LL = {"perplexity": -2.5}
 
@@ -213,6 +222,15 @@ def test_ambiguous_results_refused_before_any_file(tmp_path: Path, tasks: list[T
     with pytest.raises(ValueError, match=message):
         write_results(str(tmp_path / "out"), made_record(), tasks)
     assert not (tmp_path / "out").exists()
+
+
+def test_record_has_commit_of_attempt_and_version_of_model(tmp_path: Path) -> None:
+    write_attempt(str(tmp_path), Attempt(1, "job", "cluster", {}, {}, code_commit="c0ffee"))
+    model = Model("/outputs/a-1a2b3c/train-4d5e6f/hf/step-7", "tiny")
+    record = written(tmp_path, [made_task("a")], model=model)
+    assert (record.commit, record.model.version) == ("c0ffee", "4d5e6f")
+    (tmp_path / ".attempts" / "1.json").write_text("{")
+    assert written(tmp_path, [made_task("a")], model=replace(model, path="/m")).commit is None
 
 
 def test_interrupted_writing_leaves_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from tradewind.evaluation.statistics import NONE, Interval, paired_difference, u
 from tradewind.evaluation.summary import arrow, format_interval, format_number
 from tradewind.recipes.comparing.runs import missing_runs_error
 from tradewind.steps.fields import SOME_TEXT, TEXT, check_fields
+from tradewind.steps.needs import needs
 from tradewind.text import as_csv, as_markdown, format_columns, markdown_text, single_line
 
 BEFORE: Final = "before"
@@ -194,6 +195,7 @@ class CompareEvaluationsConfig:
             raise ValueError(f"after_label={self.after_label!r}: give another label than before_label.")
 
 
+@needs("pyarrow", extra="data")
 def compare_two(config: CompareEvaluationsConfig) -> dict[str, Any]:
     """Write the comparison; return verdict → names of the tasks, each with its metric.
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any, Final
 
@@ -30,6 +32,7 @@ from tradewind.evaluation.scores import (
     worst_status,
 )
 from tradewind.evaluation.summary import summary_markdown
+from tradewind.records.attempts import BadAttemptError, newest_attempt
 from tradewind.records.parsing import replace_surrogates
 from tradewind.storage import file_system_at, open_file
 from tradewind.storage.filesystems import remove_file
@@ -43,10 +46,13 @@ MAX_DOCUMENTS: Final = 5_000_000
 """Bound for the rows of a file of samples that is read."""
 _TEXTS: Final = ("task", "document", "prompt", "prompt_sha256", "target", "answer", "error")
 _BATCH_ROWS: Final = 1000
+_VERSION: Final = re.compile(r"-([0-9a-f]{6})(?![^/])")
+"""End of the name of an output."""
 
 
 def write_files(output_path: str, record: EvaluationRecord, results: Sequence[TaskResult]) -> EvaluationRecord:
     """Write all files, and return the record with its tasks; see ``write_results``."""
+    record = _with_versions(record, output_path)
     results = [_bounded_result(result) for result in sorted(results, key=lambda each: each.name)]
     tasks = task_records(results)
     groups = group_records(results, tasks)
@@ -63,6 +69,18 @@ def write_files(output_path: str, record: EvaluationRecord, results: Sequence[Ta
     write_text(join(output_path, SUMMARY_FILE), replace_surrogates(summary_markdown(record)))
     write_text(join(output_path, RECORD_FILE), content)
     return record
+
+
+def _with_versions(record: EvaluationRecord, output_path: str) -> EvaluationRecord:
+    """Return the record with the commit of the code and the version of the model, as far as paths and records say."""
+    commit, model = record.commit, record.model
+    if commit is None:
+        with suppress(BadAttemptError):
+            attempt = newest_attempt(output_path)
+            commit = None if attempt is None else attempt.code_commit
+    if model.version is None and (found := _VERSION.findall(model.path)):
+        model = dataclasses.replace(model, version=found[-1])
+    return dataclasses.replace(record, commit=commit, model=model)
 
 
 def _bounded_result(result: TaskResult) -> TaskResult:

@@ -22,6 +22,7 @@ from tradewind.evaluation.statistics import NONE
 from tradewind.evaluation.summary import arrow, format_interval, format_number, status_text
 from tradewind.recipes.comparing.runs import missing_runs_error, missing_runs_section
 from tradewind.steps.fields import PATH, TEXT, TEXTS, check_fields
+from tradewind.steps.needs import needs
 from tradewind.text import as_csv, as_markdown, did_you_mean, format_columns, markdown_text, single_line
 
 MAX_KNOWN: Final = 200
@@ -86,6 +87,7 @@ class LeaderboardConfig:
         check_fields(self, output_path=PATH, tasks=TEXTS.or_none(), metrics=TEXTS.or_none(), title=TEXT)
 
 
+@needs("pyarrow", extra="data")
 def write_leaderboard(config: LeaderboardConfig) -> dict[str, Any]:
     """Write the three files; return ``first``: label → number of rankings with others, none of whom is better.
 

@@ -22,6 +22,7 @@ from tradewind.evaluation.summary import arrow, format_interval, format_number, 
 from tradewind.recipes.comparing.runs import missing_runs_error
 from tradewind.records.parsing import RecordFormatError
 from tradewind.steps.fields import FLAG, PATH, SOME_TEXT, check_fields, number
+from tradewind.steps.needs import needs
 from tradewind.storage.bounded_read import Content
 from tradewind.text import did_you_mean, format_columns, format_time, single_line
 
@@ -101,6 +102,7 @@ class Check:
     is_met: bool
 
 
+@needs("pyarrow", extra="data")
 def check_requirement(config: RequireConfig) -> dict[str, Any]:
     """Write and return what was required and found.
 
