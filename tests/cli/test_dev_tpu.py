@@ -21,6 +21,7 @@ import pytest
 
 from tests.fleet.loopback import LoopbackFleet, loopback_fleet
 from tests.runtime.marked import descendants_named
+from tests.serving import tiny_engine
 from tests.support.waiting import until
 from tradewind.cli.fleet.lifecycle import cluster_nodes
 from tradewind.ray_jobs.cluster import RayCluster
@@ -76,9 +77,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
 
 
 @contextmanager
-def running(cluster: DevCluster, *words: str, env: dict[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
+def running(
+    cluster: DevCluster, *words: str, env: dict[str, str] | None = None, group: str = "dev-tpu"
+) -> Iterator[subprocess.Popen[str]]:
     """Run ``tradewind dev-tpu`` in the user's project folder; its output is in ``stdout``."""
-    command = [sys.executable, "-u", "-m", "tradewind.cli.main", "dev-tpu", *words]
+    command = [sys.executable, "-u", "-m", "tradewind.cli.main", group, *words]
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     process = subprocess.Popen(command, cwd=cluster.folder, env=env, text=True, **streams)  # type: ignore[call-overload]
     try:
@@ -223,3 +226,22 @@ def test_a_change_of_the_folder_is_run_again(cluster: DevCluster) -> None:
         os.kill(holder.pid, signal.SIGTERM)
         assert holder.wait(120) == 143
     until(lambda: cluster.free_chips() == 8, "the chips")
+
+
+@pytest.mark.long
+def test_served_model_is_reached_by_tunnels_that_are_renewed(cluster: DevCluster) -> None:
+    """With a token for Ray, and hosts that only ``ssh`` reaches."""
+    engine = f"{sys.executable} {tiny_engine.__file__} --port {{port}}"
+    words = (str(cluster.folder), "--cluster", "here", "--engine-command", engine, "--num-cpus", "0.1")
+    with running(cluster, *words, group="serve") as command:
+        lines = read_until(command, "curl")[-3:]
+        assert re.search(r"export OPENAI_BASE_URL=http://127\.0\.0\.1:\d+/v1", lines[0])
+        ask = ["sh", "-c", "".join(lines)]
+        answer = tiny_engine.answer_text("Once upon a time")
+        assert answer in subprocess.run(ask, capture_output=True, text=True).stdout
+        for tunnel in descendants_named("ssh", command.pid):
+            tunnel.kill()
+        until(lambda: answer in subprocess.run(ask, capture_output=True, text=True).stdout, "another tunnel")
+        command.send_signal(signal.SIGINT)
+        ended, _ = command.communicate(timeout=120)
+        assert command.returncode == 0 and "Ending pool" in ended and "may go on" not in ended

@@ -39,7 +39,7 @@ def parsed(*words: str) -> argparse.Namespace:
         (["lsit"], "'lsit' is relative"),
         (["ftp://a/b"], "is not of a store"),
         (["gs://a::/b"], "chain file systems"),
-        (["hub:org/name"], "write hub:ORG/NAME@REVISION"),
+        (["hub:org/name"], "hub:org/name"),
         (["/a", "--timeout", "2"], "'2' is not a time like 90s, 30m, 2h or 1d"),
         (["/a", "--timeout", "-1h"], "expected one argument"),
         (["/a", "--idle-timeout", "0m"], "'0m' is not a time"),

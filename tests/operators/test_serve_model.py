@@ -84,12 +84,12 @@ def test_cleared_task_knows_the_pool_that_it_has_started(head: CallingHead, tmp_
         ({"model": "/elsewhere"}, "Task 't': model: the path '/elsewhere' is below no allowed root"),
         ({"model": "trained"}, "'trained' is below no allowed root"),
         ({"model": None}, "Task 't': model: a path should be text, not NoneType"),
-        ({"model": "hub:org/name@1a", "engine": "ollama"}, "engine='ollama': give one of levanter, vllm, command"),
-        ({"model": "hub:org/name@1a", "replicas": "many"}, "replicas='many': give a whole number"),
-        ({"model": "hub:org/name@1a", "max_replicas": "0"}, "max_replicas=0: give a whole number of at least 1"),
-        ({"model": "hub:org/name@1a", "engine_options": {"max_seq": 9}}, "Task 't': .*max_seq"),
-        ({"model": "hub:org/name@1a", "engine": "command"}, "where it takes its port"),
-        ({"model": "hub:org/name@1a", "secrets": {"HF_TOKEN": "hf_x"}}, "no reference"),
+        ({"model": "hub:org/name@0123abc", "engine": "ollama"}, "engine='ollama': give one of levanter, vllm, command"),
+        ({"model": "hub:org/name@0123abc", "replicas": "many"}, "replicas='many': give a whole number"),
+        ({"model": "hub:org/name@0123abc", "max_replicas": "0"}, "max_replicas=0: give a whole number of at least 1"),
+        ({"model": "hub:org/name@0123abc", "engine_options": {"max_seq": 9}}, "Task 't': .*max_seq"),
+        ({"model": "hub:org/name@0123abc", "engine": "command"}, "where it takes its port"),
+        ({"model": "hub:org/name@0123abc", "secrets": {"HF_TOKEN": "hf_x"}}, "no reference"),
     ],
 )
 def test_bad_field_fails_task_before_any_job(options: dict[str, Any], message: str, head: CallingHead) -> None:
@@ -105,7 +105,7 @@ def test_bad_field_fails_task_before_any_job(options: dict[str, Any], message: s
 )
 def test_bad_limit_fails_dag_file(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        task_of(ServeModelOperator, model="hub:a/b@1", **options)
+        task_of(ServeModelOperator, model="hub:a/b@0123abc", **options)
 
 
 @pytest.mark.parametrize(

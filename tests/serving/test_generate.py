@@ -22,7 +22,7 @@ from tradewind.serving.generate import generate
 from tradewind.steps import Cpu, ExecutorStep
 from tradewind.steps.resolution import resolve
 
-MODEL = "hub:org/tiny@1a2b"
+MODEL = "hub:org/tiny@0123abc"
 TOO_LONG = "far too long"
 
 
@@ -192,12 +192,14 @@ def test_server_that_refuses_everybody_ends_the_step(engine: Engine, tmp_path: P
         ({"address": "10.0.0.2:8000"}, "give a base URL such as http://10.0.0.2:8000/v1"),
         ({"address": "http://user:pass@host/v1"}, "give a base URL"),
         ({"prompt_field": ""}, "prompt_field=''"),
+        ({"serving": ServingConfig("a", engine_options={"max_len": 9})}, "max_len"),
+        ({"model": "hub:org/tiny@main"}, "hub:org/tiny@main"),
     ],
     ids=lambda value: "".join(value) if isinstance(value, dict) else "",
 )
 def test_bad_option_is_refused_with_step_and_field(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError) as raised:
-        generate("made", "/prompts", MODEL, **options)
+        generate("made", "/prompts", **{"model": MODEL, **options})
     assert str(raised.value).startswith("Step 'made': ") and message in str(raised.value)
 
 
@@ -216,7 +218,7 @@ def test_version_counts_what_decides_answers() -> None:
         {"template": "a {prompt}"},
         {"kind": "question"},
         {"prompt_field": "source"},
-        {"model": "hub:org/tiny@2"},
+        {"model": "hub:org/tiny@0123abd"},
         {"serving": ServingConfig("a", "vllm")},
         {"serving": ServingConfig("a", engine_options={"max_seq_len": 9})},
     ]

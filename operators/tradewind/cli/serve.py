@@ -43,7 +43,7 @@ from tradewind.serialization.errors import ResultError
 from tradewind.serialization.job_start import JobStart, start_env
 from tradewind.serialization.references import CodeFolder
 from tradewind.serialization.shipping import CALL_ENTRYPOINT, call_runtime_env, decode_result, result_marker
-from tradewind.serving import start_pool
+from tradewind.serving import start_pool, weights
 from tradewind.serving.config import HUB_PREFIX, ServingConfig, pool_name
 from tradewind.serving.engines import check_options
 from tradewind.steps.resources import Cpu, Gpu, TpuSlice
@@ -55,7 +55,6 @@ _MAX_LOST_POLLS: Final = 6
 """Polls without an answer before the cluster is asked whether the pool exists."""
 _REQUEST_TIMEOUT_S: Final = 10.0
 _HEADER: Final = ("POOL", "MODEL", "STATE", "ENGINES", "QUEUED", "SERVED", "ENDS IN", "ADDRESS")
-_HUB: Final = re.compile(rf"{HUB_PREFIX}[\w.-]+/[\w.-]+@[\w./-]+")
 _POOL: Final = re.compile(r"pool-[0-9a-f]{12}")
 
 
@@ -109,10 +108,7 @@ def check_model(model: str) -> None:
         StorageError: A path is relative, of an unknown store, or below no allowed root.
     """
     if model.startswith(HUB_PREFIX):
-        if not _HUB.fullmatch(model):
-            raise ValueError(
-                f"MODEL {truncated_repr(model)}: write hub:ORG/NAME@REVISION, with the commit as revision."
-            )
+        weights.check_model(model)
         return
     Roots.of([model], "MODEL")
     if find_spec("airflow") is not None:

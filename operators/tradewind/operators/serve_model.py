@@ -130,6 +130,8 @@ class ServeModelOperator(RayJobOperator):
         Raises:
             BadInputError: A field is wrong, or the model is below no allowed root.
         """
+        from tradewind.serving.weights import check_model
+
         timeout_s, idle_timeout_s = self._limits_s
         with failing_without_retry():
             self._check_root()
@@ -149,6 +151,7 @@ class ServeModelOperator(RayJobOperator):
                 secrets=self.secrets or {},
             )
             check_options(config)
+            check_model(config.model)
             return config
         except ValueError as error:
             raise BadInputError(f"{self._subject}: {error}") from error

@@ -26,8 +26,10 @@ from tradewind.recipes.data.document_sets import COLUMNS, document_schema, part_
 from tradewind.recipes.model_spec import versioned_value
 from tradewind.recipes.steps import naming_step
 from tradewind.serving.config import HUB_PREFIX, ServingConfig
+from tradewind.serving.engines import check_options
 from tradewind.serving.gateway import FixedTarget, Gateway, PoolTarget, Target
 from tradewind.serving.pool import PoolError, PoolStatus, ensure_pool
+from tradewind.serving.weights import check_model
 from tradewind.steps import ExecutorStep, this_output_path
 from tradewind.steps.fields import PATH, SOME_TEXT, TEXTS, FieldRule, check_fields, instance, integer, number, one_of
 from tradewind.steps.needs import needs
@@ -175,6 +177,9 @@ def generate(
         "address": address,
     }  # fmt: skip
     is_hub = isinstance(model, str) and model.startswith(HUB_PREFIX)
+    if is_hub:
+        check_model(model)
+    check_options(pool)
     config = GenerateConfig(
         path_input("prompts", prompts),
         versioned_value(model) if is_hub else path_input("model", model),
