@@ -12,11 +12,22 @@ import pytest
 
 from tradewind import lazy
 from tradewind.evaluation import token_sets
-from tradewind.evaluation.log_probs import LogProbsConfig, _kept, evaluate_log_probs, measure_log_probs, summary
+from tradewind.evaluation.files import read_scores
+from tradewind.evaluation.log_probs import (
+    LogProbsConfig,
+    _kept,
+    _record,
+    _write_set,
+    evaluate_log_probs,
+    measure_log_probs,
+    summary,
+    task_results,
+)
 from tradewind.evaluation.perplexity import by_document, sequences_of
 from tradewind.evaluation.probextraction import evaluate_extraction
+from tradewind.evaluation.results import write_results
 from tradewind.evaluation.statistics import ratio_interval
-from tradewind.evaluation.token_sets import TokenSet, check_set
+from tradewind.evaluation.token_sets import TokenSet, check_set, unique
 from tradewind.evaluation.visualize import visualize_log_probs
 from tradewind.recipes.steps import tokenize
 from tradewind.steps import ExecutorStep, TpuSlice, resolve
@@ -27,6 +38,10 @@ SETS = {"wiki": TOKENS, "paloma/c4_en": "gs://b/c4"}
 
 def version(step: ExecutorStep) -> str:
     return resolve([step], "gs://b").of(step).hash
+
+
+def decode(tokens: list[int], skip_special_tokens: bool) -> str:
+    return "".join(chr(ord("a") + token) for token in tokens)
 
 
 def test_interval_of_ratio_is_that_of_resampled_documents() -> None:
@@ -54,7 +69,8 @@ def test_numbers_are_sums_over_predicted_tokens_of_texts() -> None:
     # The first token of each sequence of 4 is not predicted, so text "b" has no predicted token.
     texts = TokenSet(np.arange(8), np.array([0, 4, 5]), ["a", "b", "c"])
     nats = np.array([9, 1, 2, 3, 9, 4, 5, 6], np.float32)
-    found = by_document(texts, nats, np.array([90, 1, 1, 2, 90, 3, 3, 4]), 4)
+    found = by_document(texts, nats, np.array([90, 1, 1, 2, 90, 3, 3, 4]), 4, decode)
+    assert found.texts == ["abcd", "fgh"]
     assert (found.names, found.tokens.tolist(), found.nats.tolist()) == (["a", "c"], [3, 3], [6.0, 15.0])
     numbers = found.numbers()
     assert (numbers["tokens"], numbers["bytes"], numbers["documents"], numbers["nats"]) == (6, 14, 2, 21.0)
@@ -62,14 +78,14 @@ def test_numbers_are_sums_over_predicted_tokens_of_texts() -> None:
     assert numbers["bits_per_byte"] == pytest.approx(21 / math.log(2) / 14)
     low, high = numbers["bits_per_byte_interval"]
     assert low < numbers["bits_per_byte"] < high
-    unknown = by_document(texts, nats, None, 4)
+    unknown = by_document(texts, nats, None, 4, decode)
     assert unknown.numbers()["bits_per_byte"] is None and unknown.columns()["bytes"] == [None, None]
     assert json.loads(json.dumps(numbers, allow_nan=False)) == numbers
 
 
 def test_summary_escapes_names_and_leaves_unknown_numbers_out() -> None:
     texts = TokenSet(np.arange(4), np.array([0]), ["a"])
-    numbers = by_document(texts, np.ones(4, np.float32), None, 4).numbers()
+    numbers = by_document(texts, np.ones(4, np.float32), None, 4, decode).numbers()
     table = summary({"<b>|wiki": numbers})
     assert r"\<b>\|wiki |  |  | 1.0000 | 2.7183 | 3 |  | 1 |" in table and "no mean over sets" in table
 
@@ -153,11 +169,14 @@ def test_documents_of_a_set_are_read_and_bad_rows_named(tmp_path: Path) -> None:
     for name, content, message in (
         ("b.jsonl", b'{"body": "x"}\n', "line 1 has no 'text': it has 'body'. Give text_key"),
         ("c.jsonl", b'{"text": 3}\n', "line 1 has a 'text' that is no text but 3"),
+        ("s.jsonl", b'{"text": "\\ud800"}\n', "line 1 has half of a character"),
+        ("t.jsonl", b'{"id": "\\ud800", "text": ""}\n', "line 1 has half of a character"),
         ("d.jsonl", b"[1]\n", r"line 1 has no 'text': it has \[1\]"),
         ("e.txt", b"\xff", "e.txt is no UTF-8 text"),
     ):
         with pytest.raises(ValueError, match=rf"sets\['a'\]: .*{message}"):
             read(name, content)
+    assert unique(["a", "b", "a", "a (2)", "a"]) == ["a", "b", "a (2)", "a (2) (2)", "a (3)"]
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"tokens": 3}', '{"documents": 1, "tokens": -1, "loss": 1.0}'])
@@ -168,6 +187,24 @@ def test_cut_numbers_of_a_set_are_measured_again(tmp_path: Path, content: str) -
     whole = {"documents": 1, "tokens": 3, "loss": 1.5}
     (tmp_path / "sets/a.json").write_text(json.dumps(whole))
     assert _kept(str(tmp_path), "a") == whole
+
+
+def test_sets_are_tasks_whose_texts_are_documents(tmp_path: Path) -> None:
+    texts = TokenSet(np.arange(8), np.array([0, 4]), ["a", "b"])
+    for model, scale in (("one", 1.0), ("other", 1.5)):
+        nats = np.array([0, 1, 2, 3, 0, 4, 5, 6]) * scale
+        documents = by_document(texts, nats, np.array([0, 1, 1, 2, 0, 0, 0, 0]), 4, decode)
+        numbers = documents.numbers() | {"seq_len": 4}
+        _write_set(f"{tmp_path}/{model}/sets/wiki/en", documents, numbers)
+        config = LogProbsConfig("gs://b/m", {"wiki/en": "gs://b/c"}, f"{tmp_path}/{model}")
+        (result,) = task_results(config, {"wiki/en": numbers})
+        record = write_results(config.output_path, _record("gs://b/m", {"wiki/en": numbers}, 0.0), [result])
+        loss, mean = (record.tasks["wiki/en"].score(name) for name in ("loss", "loss_by_document"))
+        assert loss is not None and (loss.value, loss.interval) == (numbers["loss"], "none")
+        assert mean is not None and mean.value == pytest.approx(3.5 * scale) and mean.higher_is_better is False
+        assert [sample.prompt for sample in result.samples] == ["abcd", "efgh"]
+        assert list(result.samples[1].scores) == ["loss_by_document"], "no bytes are predicted"
+    assert read_scores(f"{tmp_path}/one", ["wiki/en"])["wiki/en"].scores["loss_by_document"] == {"a": 2.0, "b": 5.0}
 
 
 @pytest.mark.slow

@@ -1,16 +1,20 @@
 """Perplexity and bits per byte of a model on named sets of texts, on a CPU or on all hosts of a slice.
 
-The output has, for each set, its numbers (``sets/NAME.json``) and a row for each text (``sets/NAME.parquet``), and last
-of all ``log_probs.json`` with everything. An attempt after a loss keeps the sets that are done.
+The output has, for each set, its numbers (``sets/NAME.json``) and a row for each text (``sets/NAME.parquet``), then
+``log_probs.json`` and ``log_probs.md`` with all sets, and last the files of an evaluation, in which a set is a task and
+a text a document, for comparisons and gates. An attempt after a loss keeps the sets that are done.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tradewind.datasets.files import atomic_writer, join, parent, remove_unfinished, write_json, write_text
+from tradewind.datasets.files import atomic_writer, basename, join, parent, remove_unfinished, write_json, write_text
+from tradewind.evaluation.results import EvaluationRecord, Model, Sample, Serving, Status, TaskResult, write_results
 from tradewind.evaluation.scoring import (
     CHECKPOINT,
     EXPORT,
@@ -30,6 +34,7 @@ from tradewind.records.parsing import COUNT, NUMBER
 from tradewind.steps import ExecutorStep
 from tradewind.steps.fields import check_fields, integer
 from tradewind.steps.needs import needs
+from tradewind.storage import open_file
 from tradewind.text import as_markdown, truncated_repr
 
 if TYPE_CHECKING:
@@ -37,12 +42,14 @@ if TYPE_CHECKING:
 
 RESULT_FILE: Final = "log_probs.json"
 SCHEMA: Final = "tradewind.log_probs/1"
+BY_DOCUMENT: Final = "_by_document"
+"""Ending of a metric whose score is the mean over texts, each of which counts once, however long it is."""
 _ABOUT: Final = "Perplexity and bits per byte of a model on named sets of texts."
 
 
 @dataclass(frozen=True)
 class LogProbsConfig(ScoringConfig):
-    """Config of ``measure_log_probs``, whose output gets ``sets/``, ``summary.md`` and, last, ``log_probs.json``."""
+    """Config of ``measure_log_probs``."""
 
     seq_len: int | None = None
     """Tokens of a sequence; None for the model's context, at most 4,096."""
@@ -82,6 +89,7 @@ def measure_log_probs(config: LogProbsConfig) -> dict[str, Any]:
     from tradewind.recipes.lm import levanter_parts
 
     levanter_parts.quiet_libraries()
+    started_at = time.time()
     check_inputs(config)
     levanter_parts.keep_compilations(config.output_path)
     done = {name: numbers for name in config.sets if (numbers := _kept(config.output_path, name)) is not None}
@@ -91,9 +99,45 @@ def measure_log_probs(config: LogProbsConfig) -> dict[str, Any]:
     weights = EXPORT if config.source().uses_export else CHECKPOINT
     result = {"schema": SCHEMA, "model": {"path": config.model_path, "weights": weights}, "sets": sets}
     if is_first_host():
-        write_text(join(config.output_path, "summary.md"), summary(sets))
+        write_text(join(config.output_path, "log_probs.md"), summary(sets))
         write_json(join(config.output_path, RESULT_FILE), result)
+        write_results(config.output_path, _record(config.model_path, sets, started_at), task_results(config, sets))
     return result
+
+
+def _record(model_path: str, sets: Mapping[str, Mapping[str, Any]], started_at: float) -> EvaluationRecord:
+    from tradewind.recipes.lm import levanter_parts
+
+    return EvaluationRecord(
+        "log_probs",
+        Status.SUCCEEDED,
+        Model(model_path, basename(model_path)),
+        Serving("in_process", hardware=levanter_parts.device_kind()),
+        started_at,
+        time.time(),
+        prompt_tokens=sum(numbers["tokens"] for numbers in sets.values()),
+    )
+
+
+def task_results(config: LogProbsConfig, sets: Mapping[str, Mapping[str, Any]]) -> list[TaskResult]:
+    """Return each set as a task whose documents are its texts, with a score for each text and those of the set."""
+    results = []
+    for name, numbers in sets.items():
+        with open_file(join(config.output_path, SETS, f"{name}.parquet")) as file:
+            samples = tuple(map(_sample, read_rows(file)))
+        metrics = {metric: numbers[metric] for metric in ("bits_per_byte", "loss") if numbers[metric] is not None}
+        scored = [*metrics, *(f"{metric}{BY_DOCUMENT}" for metric in metrics)]
+        better = dict.fromkeys(scored, False)
+        version = f"sequences of {numbers['seq_len']}"
+        results.append(TaskResult(name, name, version, None, better, metrics, len(samples), samples))
+    return results
+
+
+def _sample(row: Mapping[str, Any]) -> Sample:
+    scores = {f"loss{BY_DOCUMENT}": row["nats"] / row["tokens"]}
+    if row["bytes"]:
+        scores[f"bits_per_byte{BY_DOCUMENT}"] = row["nats"] / math.log(2) / row["bytes"]
+    return Sample(row["document"], row["text"], "", "", scores)
 
 
 def preflight(config: LogProbsConfig, devices: int) -> None:
@@ -167,11 +211,19 @@ def _write_set(path: str, documents: Documents, numbers: Mapping[str, Any]) -> N
     from pyarrow import parquet
 
     remove_unfinished(parent(path))
-    kinds = {"document": pa.string(), "nats": pa.float64()}
+    kinds = {"document": pa.string(), "text": pa.string(), "nats": pa.float64()}
     columns = {key: pa.array(values, kinds.get(key, pa.int64())) for key, values in documents.columns().items()}
     with atomic_writer(f"{path}.parquet") as file:
         parquet.write_table(pa.table(columns), file, compression="zstd")
     write_json(f"{path}.json", numbers)
+
+
+def read_rows(file: Any) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a file of texts."""
+    from pyarrow import parquet
+
+    for batch in parquet.ParquetFile(file).iter_batches():
+        yield from batch.to_pylist()
 
 
 def line_of(name: str, numbers: Mapping[str, Any]) -> str:

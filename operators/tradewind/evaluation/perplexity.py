@@ -13,6 +13,7 @@ Both are ratios of sums over texts. Their intervals say what they would be over 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from tradewind.evaluation.scored_model import ScoredModel
 
 _LN2: Final = math.log(2)
+_SHOWN: Final = 100
+"""Characters of a text that are kept: enough to see which it is, and that two sets have the same texts."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +37,14 @@ class Documents:
 
     Attributes:
         names: Name of each text.
+        texts: Beginning of each text.
         tokens: int64, shape ``[texts]``.
         text_bytes: Of the same shape; None if the tokenizer's bytes are unknown.
         nats: float64, of the same shape.
     """
 
     names: list[str]
+    texts: list[str]
     tokens: np.ndarray
     text_bytes: np.ndarray | None
     nats: np.ndarray
@@ -72,6 +77,7 @@ class Documents:
         text_bytes = [None] * len(self.names) if self.text_bytes is None else self.text_bytes.tolist()
         return {
             "document": self.names,
+            "text": self.texts,
             "tokens": self.tokens.tolist(),
             "bytes": text_bytes,
             "nats": self.nats.tolist(),
@@ -107,10 +113,13 @@ def measure(model: ScoredModel, texts: TokenSet, seq_len: int) -> tuple[Document
     nats = -model.log_probs(sequences, segments).reshape(-1)[: len(texts.tokens)]
     spelling = token_bytes(model.tokenizer)
     spelled = None if spelling is None else spelling.spelled(texts.tokens, texts.starts)
-    return by_document(texts, nats, spelled, seq_len), _levanters(model.tokenizer, texts.tokens, nats, seq_len)
+    documents = by_document(texts, nats, spelled, seq_len, model.tokenizer.decode)
+    return documents, _levanters(model.tokenizer, texts.tokens, nats, seq_len)
 
 
-def by_document(texts: TokenSet, nats: np.ndarray, spelled: np.ndarray | None, seq_len: int) -> Documents:
+def by_document(
+    texts: TokenSet, nats: np.ndarray, spelled: np.ndarray | None, seq_len: int, decode: Callable[..., str]
+) -> Documents:
     """Sum over the predicted tokens of each text; one without any is left out."""
     import numpy as np
 
@@ -124,7 +133,9 @@ def by_document(texts: TokenSet, nats: np.ndarray, spelled: np.ndarray | None, s
         return np.bincount(owner, weights=values[is_predicted].astype(np.float64), minlength=len(lengths))[kept]
 
     text_bytes = None if spelled is None else sums(spelled).astype(np.int64)
-    return Documents([texts.names[at] for at in kept], tokens[kept], text_bytes, sums(nats))
+    heads = (texts.tokens[texts.starts[at] :][: min(lengths[at], _SHOWN)].tolist() for at in kept)
+    shown = [decode(head, skip_special_tokens=True)[:_SHOWN] for head in heads]
+    return Documents([texts.names[at] for at in kept], shown, tokens[kept], text_bytes, sums(nats))
 
 
 def _levanters(tokenizer: Any, tokens: np.ndarray, nats: np.ndarray, seq_len: int) -> dict[str, Any]:

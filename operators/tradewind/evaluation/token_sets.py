@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from tradewind.datasets.files import basename, exists, join
 from tradewind.datasets.token_inputs import ENDINGS, input_files
-from tradewind.datasets.token_rows import row_place, rows_of
+from tradewind.datasets.token_rows import SURROGATE, row_place, rows_of
 from tradewind.recipes.lm.cache_integrity import LEDGER, TOKENS, check_cache
 from tradewind.recipes.lm.levanter_parts import COMPONENT
 from tradewind.storage import open_file
@@ -106,7 +107,10 @@ def _documents(field: str, path: str, text_key: str) -> Iterator[tuple[str, str]
             text = row[text_key]
             if not isinstance(text, str):
                 raise ValueError(f"{field}: {place} has a {text_key!r} that is no text but {truncated_repr(text)}.")
-            yield str(row.get("id", f"{basename(file.path)}:{number}")), text
+            name = str(row.get("id", f"{basename(file.path)}:{number}"))
+            if SURROGATE.search(text) or SURROGATE.search(name):
+                raise ValueError(f"{field}: {place} has half of a character (a lone surrogate): leave the row out.")
+            yield name, text
 
 
 def _plain_text(path: str, field: str) -> str:
@@ -136,4 +140,19 @@ def _tokenized(documents: Iterator[tuple[str, str]], text_key: str, tokenizer: A
     ends = np.cumsum([0, *map(len, parts)], dtype=np.int64)
     tokens = np.concatenate([np.zeros(0, np.int32), *parts])[:max_tokens]
     starts = ends[:-1][ends[:-1] < len(tokens)]
-    return TokenSet(tokens, starts, names[: len(starts)])
+    return TokenSet(tokens, starts, unique(names[: len(starts)]))
+
+
+def unique(names: Iterable[str]) -> list[str]:
+    """Return the names, of which one that occurred before gets a number."""
+    seen: set[str] = set()
+    count: Counter[str] = Counter()
+    found = []
+    for name in names:
+        other = name
+        while other in seen:
+            count[name] += 1
+            other = f"{name} ({count[name] + 1})"
+        seen.add(other)
+        found.append(other)
+    return found
