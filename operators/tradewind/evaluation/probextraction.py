@@ -121,12 +121,12 @@ measure_extraction.preflight = preflight  # type: ignore[attr-defined]  # before
 
 
 def _check_context(config: ProbextractionConfig, model: ScoredModel) -> None:
-    length = 1 + config.prefix_tokens + config.suffix_tokens
+    begins = model.tokenizer.bos_token_id is not None
+    length = config.prefix_tokens + config.suffix_tokens + begins
     if length > model.max_seq_len:
-        raise ValueError(
-            f"prefix_tokens={config.prefix_tokens} and suffix_tokens={config.suffix_tokens} make {length:,} tokens "
-            f"with the one that begins a text, more than the model's context, {model.max_seq_len:,}."
-        )
+        given = f"prefix_tokens={config.prefix_tokens} and suffix_tokens={config.suffix_tokens}"
+        first = " with the one that begins a text" if begins else ""
+        raise ValueError(f"{given} are {length:,} tokens{first}: the model's context is {model.max_seq_len:,}.")
 
 
 @dataclass(frozen=True)
