@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.evaluation.conftest import LM_EVAL, TASKS
+from tests.marin.checkouts import put, run
 from tests.recipes.workbench import Workbench, lines_of, wait_for
 from tests.serving.exports import tiny_export
 from tests.support.fork_server import prepared_to_train
@@ -20,6 +21,8 @@ from tradewind.evaluation.results import Status, read_record
 from tradewind.evaluation.steps import evaluate_levanter_lm_evaluation_harness
 from tradewind.evaluation.tasks import EvalTaskConfig
 from tradewind.rehearsal.local.processes import free_port
+from tradewind.serialization.references import CodeFolder
+from tradewind.serialization.spec import step_spec
 from tradewind.steps import Cpu, TpuSlice, resolve
 
 PROGRAM = f"""
@@ -100,11 +103,11 @@ def whole_tasks(output: Path) -> list[Path]:
 def test_killed_evaluation_measures_only_the_rest(bench: Workbench) -> None:
     """The scores are those of an undisturbed run, and of the probabilities of the same texts."""
     undisturbed = json.loads(bench.run(MEASURE, "undisturbed", "0", "0")[-1])
-    assert undisturbed["model"] == "run-step-10" or undisturbed["status"] == "succeeded"
+    assert (undisturbed["model"], undisturbed["status"]) == ("run", "succeeded")
     assert undisturbed["scores"]["colors"]["acc"] == pytest.approx(float(bench.run(SCORED, "", "0", "0")[-1]))
     program = bench.start(MEASURE, "killed", "0", "0")
     wait_for(lambda: bool(whole_tasks(bench.root / "killed")), program, "a task was measured")
-    program.send_signal(signal.SIGKILL)
+    program.kill()
     lines_of(program, -signal.SIGKILL)
     assert not (bench.root / "killed/record.json").exists()
     lines = bench.run(MEASURE, "killed", "0", "0")
@@ -156,6 +159,44 @@ def test_failed_task_leaves_others_measured(bench: Workbench) -> None:
         strict=True,
     ):
         assert expected in line
+
+
+OF_MARIN = """
+from experiments.evals.evals import default_eval
+from experiments.evals.resource_configs import SINGLE_TPU_V4_8
+from marin.evaluation.evaluation_config import EvalTaskConfig
+from marin.execution.executor import executor_main
+
+tasks = (EvalTaskConfig("{tasks}/colors.yaml", 0, task_alias="colors"),)
+if __name__ == "__main__":
+    executor_main([default_eval("{root}/run/hf", SINGLE_TPU_V4_8, tasks, max_eval_instances=4)], description="Measure.")
+"""
+"""A file in the form of Marin's."""
+RUN = """
+import json, sys
+from pathlib import Path
+from tradewind.serialization.spec import StepSpec
+spec = StepSpec.from_json(json.loads(Path(sys.argv[1], "spec.json").read_text()))
+function, config = spec.load_function(), spec.load_config()
+function.preflight(config, 4)
+print(json.dumps(function(config)))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_marins_file_measures_its_model(bench: Workbench, tmp_path: Path) -> None:
+    """What the file's step carries is all that its job needs."""
+    put(tmp_path / "experiments/a.py", OF_MARIN.format(tasks=TASKS, root=bench.root))
+    (step,) = run(tmp_path, "a").calls[0].steps
+    resolved = resolve([step], str(bench.root / "prefix")).of(step)
+    spec = json.dumps(step_spec(resolved, CodeFolder(tmp_path)).to_json())
+    (bench.root / "spec.json").write_text(spec)
+    result = json.loads(bench.run(RUN)[-1])
+    assert result["status"] == "succeeded" and result["scores"].keys() == {"colors"}
+    record = read_record(resolved.output_path)
+    assert (record.model.name, record.tasks["colors"].num_documents) == ("run", 4)
+    assert record.model.path == f"{bench.root}/run/hf/step-10", "the newest export"
 
 
 @pytest.mark.parametrize(

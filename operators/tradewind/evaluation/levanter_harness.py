@@ -108,8 +108,9 @@ def _manager(config: EvaluationConfig, work: Path) -> Any:
     """
     from lm_eval.tasks import TaskManager
 
+    wanted = {task.name for task in config.evals if not _is_file(task.name)}
     if config.task_path is None:
-        return TaskManager()
+        return TaskManager(include_defaults=bool(wanted))
     fs, root = file_system_at(config.task_path)
     if not fs.isdir(root):
         raise ValueError(
@@ -119,7 +120,8 @@ def _manager(config: EvaluationConfig, work: Path) -> Any:
     fs.get(root, str(local), recursive=True)
     if not any(local.rglob("*.yaml")):
         raise ValueError(f"task_path={truncated_repr(config.task_path)} has no *.yaml, so it has no task of lm-eval.")
-    return TaskManager(include_path=str(local))
+    own = TaskManager(include_path=str(local), include_defaults=False)
+    return own if wanted <= set(own.all_subtasks) else TaskManager(include_path=str(local))  # this takes seconds
 
 
 def _check_chat_template(source: ModelSource) -> None:
@@ -308,7 +310,7 @@ class _Measuring:
             if place.folder.exists():
                 _upload(place.folder, join(output, KEPT, place.folder.name))
         write_results(output, record, results)
-        if not self._errors:  # else the next attempt goes on with them
+        if not self._errors:  # else the next attempt reads them
             for place in self._places:
                 remove_files(place.kept, [*_names_below(place.folder), _WHOLE])
 
