@@ -16,11 +16,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 _TIMEOUT_S = 7 * 24 * 3600
 _MAX_CHARS = 500
+_NOTHING = "\0"
+"""As often as there were errors: the text of an answer that was none, since AlpacaEval keeps nothing else of it."""
 _MIN_FOR_LENGTH = 10
 """Documents that the fit of lengths needs at least: five parts with two each."""
 
@@ -32,10 +35,12 @@ class Judge:
         from openai import OpenAI
 
         self.spec = spec
+        self.errors: list[str] = []
+        self.lock = Lock()
         self.client = OpenAI(api_key="none", base_url=spec["address"], max_retries=0, timeout=_TIMEOUT_S)
 
     def completions(self, prompts: Sequence[str], **options: Any) -> dict[str, Any]:
-        """Return answers as AlpacaEval's own functions do; one that failed has no text that a parser takes."""
+        """Return answers as AlpacaEval's own functions do; one that failed has a text that no parser takes."""
         fields = {name: value for name, value in options.items() if name not in ("model_name", "is_chat", "num_procs")}
         with ThreadPoolExecutor(self.spec["num_concurrent"]) as pool:
             said = list(pool.map(lambda prompt: self.ask(prompt, fields), prompts))
@@ -61,18 +66,30 @@ class Judge:
             calls = message.get("tool_calls") or []
             text = calls[0]["function"]["arguments"] if calls else message.get("content")
         except (openai.OpenAIError, LookupError, TypeError) as error:
-            return {"text": "", "error": f"The judge gave no answer: {type(error).__name__}: {error}"[:_MAX_CHARS]}
+            with self.lock:
+                self.errors.append(f"The judge gave no answer: {type(error).__name__}: {error}"[:_MAX_CHARS])
+                return {"text": _NOTHING * len(self.errors)}
         return {**choice, "text": text if isinstance(text, str) else ""}
 
+    def said(self, raw: Any) -> dict[str, Any]:
+        """Return the words of an answer, and the error if there were none."""
+        text = raw.get("text") if isinstance(raw, dict) else raw
+        if not isinstance(text, str):
+            return {"said": "", "error": None}
+        if text and not text.strip(_NOTHING):
+            return {"said": "", "error": self.errors[len(text) - 1]}
+        return {"said": text[:_MAX_CHARS], "error": None}
 
-def judge(spec: Mapping[str, Any]) -> tuple[list[dict[str, Any]], Any]:
+
+def compare(spec: Mapping[str, Any]) -> tuple[list[dict[str, Any]], Any]:
     """Return what the judge said of each pair, and the table for AlpacaEval's own metrics."""
     import pandas as pd
     from alpaca_eval.annotators import PairwiseAnnotator  # type: ignore[import-not-found]
 
     annotator = PairwiseAnnotator(annotators_config=Path(spec["annotators"]), seed=spec["seed"], caching_path=None)
     ((name, single),) = annotator.annotators.items()
-    single.fn_completions = Judge(spec).completions
+    judge = Judge(spec)
+    single.fn_completions = judge.completions
     raw: dict[Any, Any] = {}
     filter_rows = single._postprocess
 
@@ -87,7 +104,7 @@ def judge(spec: Mapping[str, Any]) -> tuple[list[dict[str, Any]], Any]:
     preferences = {(key(row), row["output_1"]): preference(row["preference"]) for row in annotated}
     found = [preferences.get((key(pair), pair["output_1"])) for pair in spec["pairs"]]
     judged = [
-        {"document": pair["document"], "preference": given, **said(raw.get(key(pair)))}
+        {"document": pair["document"], "preference": given, **judge.said(raw.get(key(pair)))}
         for pair, given in zip(spec["pairs"], found, strict=True)
     ]
     frame = frame.assign(generator_1="reference", generator_2="model", annotator=name)
@@ -107,13 +124,6 @@ def preference(given: Any) -> float | None:
     except (TypeError, ValueError):
         return None
     return (number or 1.5) if number == 0 or 1 <= number <= 2 else None
-
-
-def said(raw: Any) -> dict[str, Any]:
-    """Return the judge's words, and the error if there were none."""
-    if isinstance(raw, dict):
-        return {"said": str(raw.get("text", ""))[:_MAX_CHARS], "error": raw.get("error")}
-    return {"said": "" if raw is None else str(raw)[:_MAX_CHARS], "error": None}
 
 
 def length_controlled(frame: Any, gamed: str | None) -> dict[str, float]:
@@ -149,7 +159,7 @@ def gamed_file(module: Any, gamed: str | None, positions: Sequence[int]) -> Iter
 def main() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # an evaluation that was killed sends no more requests
     spec = json.loads(Path(sys.argv[1]).read_text())
-    judged, frame = judge(spec)
+    judged, frame = compare(spec)
     try:
         metrics = length_controlled(frame, spec["gamed"])
     except Exception as error:  # the fit fails where all answers are alike
