@@ -104,6 +104,13 @@ def test_list_shows_pools_with_what_they_do() -> None:
     assert " 0 s " in pool_table([POOL], now=7200.0)[1]
 
 
+def test_model_below_no_allowed_root_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__TRADEWIND__ALLOWED_ROOTS", "gs://ours")
+    done = run("gs://theirs/small", "--address", "http://127.0.0.1:1")
+    assert done.code == 2
+    assert "'gs://theirs/small' is below no allowed root (gs://ours)" in done.err
+
+
 @pytest.mark.parametrize("was_there", [False, True])
 def test_pool_out_of_reach_is_told_and_ended_unless_of_others(was_there: bool, run: Run) -> None:
     head = CallingHead()

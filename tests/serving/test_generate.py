@@ -36,6 +36,7 @@ class Engine(ThreadingHTTPServer):
         self.lock = Lock()
         self.requests: list[dict[str, Any]] = []
         self.status = 200
+        self.has_text = True
 
     @property
     def address(self) -> str:
@@ -59,8 +60,10 @@ class Handler(BaseHTTPRequestHandler):
         if engine.status != 200 or TOO_LONG in prompt:
             self.answer(400 if engine.status == 200 else engine.status, {"error": {"message": "The context is short."}})
             return
-        text = answer_text(prompt, body["max_tokens"])
+        text = answer_text(prompt, body["max_tokens"]) + ("\ud800" if "broken" in prompt else "")
         said: dict[str, Any] = {"message": {"content": text}} if is_chat else {"text": text}
+        if not engine.has_text:
+            said = {}
         usage = {"prompt_tokens": len(prompt.split()), "completion_tokens": body["max_tokens"]}
         self.answer(200, {"choices": [{**said, "finish_reason": "length"}], "usage": usage})
 
@@ -170,10 +173,27 @@ def _lines(file: Path) -> list[Any]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_server_that_refuses_everybody_ends_the_step(engine: Engine, tmp_path: Path) -> None:
-    engine.status = 404
-    with pytest.raises(PipelineError, match="The server refuses all requests: HTTP 404"):
-        run(generate("made", prompts_of(tmp_path, "a"), MODEL, address=engine.address), tmp_path)
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (404, "The server refuses all requests: HTTP 404"),
+        (400, "The engine refuses the prompt: HTTP 400: The context is short"),
+        (200, "The server's answer has no text: {'choices': "),
+    ],
+)
+def test_server_that_answers_nobody_ends_the_step(status: int, message: str, engine: Engine, tmp_path: Path) -> None:
+    engine.status = status
+    prompts = prompts_of(tmp_path, *(f"prompt {number}" for number in range(60)), shards=1)
+    engine.has_text = False
+    with pytest.raises(PipelineError, match=message):
+        run(generate("made", prompts, MODEL, address=engine.address), tmp_path)
+    assert len(engine.requests) < 200
+
+
+def test_half_of_a_character_is_no_answer(engine: Engine, tmp_path: Path) -> None:
+    prompts = prompts_of(tmp_path, "broken", "whole")
+    folder = run(generate("made", prompts, MODEL, address=engine.address, max_rejected=0.5), tmp_path)
+    assert [row["prompt"] for row in rows_of(folder)] == ["whole"]
 
 
 @pytest.mark.parametrize(

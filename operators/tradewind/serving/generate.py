@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import http.client
 import json
+import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,6 +42,8 @@ KINDS: Final = ("text", "question", "chat")
 PROMPT: Final = "{prompt}"
 _REFUSED: Final = frozenset({400, 413, 422, 500, 504})
 """Statuses of requests to blame for it: the prompt is too long, or an engine fails over it again and again."""
+_MAX_FIRST_REFUSED: Final = 20
+"""Prompts of a shard that may be refused before the first answer."""
 _MAX_ANSWER_CHARS: Final = 400
 _Row = dict[str, Any]
 
@@ -290,16 +293,23 @@ class _Generating:
         yield from waiting
 
     def _answered(self, asked: Iterator[_Asked]) -> Iterator[_Row]:
+        """Yield the answers, and leave out the prompts without one.
+
+        Raises:
+            RowError: The engine refuses one after the other, as if the model had no chat template.
+        """
+        state, refused = current_rows.get(), 0
         for each in asked:
             try:
                 answer = each.answer.result()
             except RowError as error:
-                state = current_rows.get()
-                if state is None:
+                refused += 1
+                if state is None or (refused > _MAX_FIRST_REFUSED and self.config.max_rejected < 1):
                     raise
                 state.number, state.row = each.number, each.row
                 state.reject(error)
                 continue
+            refused = -sys.maxsize
             counters.increment("documents")
             counters.increment("cut", int(answer["finish_reason"] == "length"))
             for name in ("prompt_tokens", "completion_tokens"):
@@ -330,10 +340,17 @@ class _Client:
         is_chat = config.kind != "text"
         asked = _conversation(config, prompt) if is_chat else {"prompt": config.template.replace(PROMPT, prompt)}
         given = self._post("chat/completions" if is_chat else "completions", asked | self._sampling(row["id"]))
-        choice, usage = given["choices"][0], given.get("usage") or {}
+        try:
+            choice, usage = given["choices"][0], given.get("usage") or {}
+            text = (choice["message"]["content"] if is_chat else choice["text"]) or ""
+            text.encode()
+        except UnicodeEncodeError:
+            raise RowError(f"The answer to {row['id']} has half of a character: {truncated_repr(text)}.") from None
+        except (KeyError, IndexError, TypeError, AttributeError):
+            raise PoolError(f"The server's answer has no text: {truncated_repr(given)}.") from None
         return {
             "id": row["id"],
-            "text": (choice["message"]["content"] if is_chat else choice["text"]) or "",
+            "text": text,
             **{name: row[name] for name in COLUMNS[2:]},
             "prompt": prompt,
             "finish_reason": choice.get("finish_reason"),
