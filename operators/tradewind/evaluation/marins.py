@@ -22,6 +22,8 @@ _OF_HARNESS: Final = ("max_gen_toks",)
 """Marin's ``engine_kwargs`` that are lm-eval's."""
 _OF_LEVANTER: Final = {"max_model_len": "max_seq_len"}
 """vLLM's option → that of Levanter's engine."""
+_AS_MARIN: Final = {"truncate": True, "confirm_run_unsafe_code": True}
+"""Prompts that are too long lose their begin, and HumanEval runs the code that the model writes."""
 _AS_IS: Final = (
     "evaluator", "model_name", "evaluation_path", "model_path", "discover_latest_checkpoint", "max_eval_instances",
     "apply_chat_template", "wandb_tags",
@@ -61,12 +63,14 @@ def config_of(given: Any) -> EvaluationConfig:
     tasks = tuple(EvalTaskConfig(each.name, each.num_fewshot, each.task_alias) for each in given.evals)
     sampling = {name: value for name, value in (given.generation_params or {}).items() if value not in (None, [])}
     is_served = given.evaluator != LEVANTER_HARNESS
+    options = _AS_MARIN if given.evaluator == "lm_evaluation_harness" else {}
     return EvaluationConfig(
         **{name: getattr(given, name) for name in _AS_IS},
         evals=tasks,
         generation_params=sampling or None,
         serving=_serving(given) if is_served else None,
         network=True,  # Marin's tasks are of the hub
+        options=options,
     )
 
 

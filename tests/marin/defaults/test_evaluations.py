@@ -83,7 +83,7 @@ def test_cluster_reads_the_config_of_a_step(tmp_path: Path) -> None:
     assert {spec.function for spec in specs} == {"tradewind.evaluation.marins:evaluate"}
     served, local, alpaca = (config_of(spec.load_config()) for spec in specs)
     assert (served.serving.engine, served.serving.resources) == ("levanter", TpuSlice("v6e-8"))
-    assert served.serving.engine_options == {"max_seq_len": 4096}
+    assert served.serving.engine_options == {"max_seq_len": 4096} and served.options["truncate"]
     assert [task.name for task in served.evals][:2] == ["ifeval", "gsm8k_cot"] and served.max_eval_instances == 5
     assert (local.serving, local.model_path, local.discover_latest_checkpoint) == (None, SMALL_MODEL, True)
     assert local.evaluation_path == resolve([generation[1]], "gs://b").of(generation[1]).output_path
@@ -158,6 +158,34 @@ def test_marin_file_with_evaluations_loads_without_checkout(tmp_path: Path) -> N
     spec = step_spec(resolved.of(direct), CodeFolder(tmp_path))
     assert spec.load_function().__module__ == "tradewind.evaluation.marins", "the checkout has none"
     assert config_of(spec.load_config()).evals[0].name == "quiz"
+
+
+def test_functions_of_a_checkout_are_placed_and_replaced(tmp_path: Path) -> None:
+    """Its own helpers make the steps, with its own classes of resources and its own function."""
+    put(tmp_path / "src/marin/evaluation/run.py", "import ray\n\ndef evaluate(config): ray.get(config)\n")
+    put(
+        tmp_path / "experiments/evals/resource_configs.py",
+        """
+        from dataclasses import dataclass
+
+        @dataclass
+        class ResourceConfig:
+            num_tpu: int
+            tpu_type: str
+            strategy: str
+
+        OWN = ResourceConfig(num_tpu=4, tpu_type="TPU-v5p-8", strategy="PACK")
+        """,
+    )
+    own = EXPERIMENT.replace("SINGLE_TPU_V5p_8", "OWN")
+    put(tmp_path / "experiments/a.py", own)
+    steps = [step for step in run(tmp_path, "a").calls[0].steps if isinstance(step, ExecutorStep)]
+    assert [step.resources for step in steps] == [TpuSlice("v5p-8"), TpuSlice("v5p-8"), TpuSlice("v4-8")]
+    spec = step_spec(resolve(steps, "gs://b").of(steps[2]), CodeFolder(tmp_path))
+    messages: list[str] = []
+    assert spec.function == "marin.evaluation.run:evaluate"
+    assert spec.load_function(messages.append).__module__ == "tradewind.evaluation.marins"
+    assert "is replaced by tradewind.evaluation.marins:evaluate: the step already holds the devices" in messages[0]
 
 
 def test_levanter_evaluation_takes_resources_of_steps() -> None:
