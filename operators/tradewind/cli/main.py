@@ -209,6 +209,10 @@ def _experiment_work(name: str) -> Callable[[argparse.Namespace], int]:
             from tradewind.cli.experiments.gc import collect_garbage
 
             return collect_garbage
+        case "evaluations":
+            from tradewind.cli.experiments.evaluations import evaluations
+
+            return evaluations
         case "port":
             from tradewind.cli.experiments.port import port_files
 

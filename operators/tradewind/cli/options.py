@@ -374,6 +374,15 @@ STATUS: Final = Command(
         _JSON,
     ),
 )
+EVALUATIONS: Final = Command(
+    "evaluations",
+    "print the scores of evaluations, the newest last",
+    (
+        option("--task", metavar="NAME", dest="tasks", action="append", default=[], help="only this task; repeatable"),
+        option("--prefix", metavar="PATH", help="the prefix of outputs, instead of the default one"),
+        _JSON,
+    ),
+)
 PORT: Final = Command(
     "port",
     "print which of Marin's experiment files become DAGs unchanged, and how to edit the others",
@@ -392,7 +401,7 @@ PORT: Final = Command(
     ),
     "Writes nothing. Ends with 0 if all files become DAGs unchanged, else 1.",
 )  # fmt: skip
-EXPERIMENTS: Final = (PLAN, WHY, DIFF, ADOPT, PIN, GC, STATUS, PORT)
+EXPERIMENTS: Final = (PLAN, WHY, DIFF, ADOPT, PIN, GC, STATUS, EVALUATIONS, PORT)
 
 SUMMARY: Final = "Experiments, their outputs, Ray jobs and Tradewind's upkeep, from the command line"
 EXIT_CODES: Final = (

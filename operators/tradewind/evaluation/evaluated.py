@@ -6,14 +6,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tradewind.evaluation.results import EvaluationRecord, NoRecordError, TaskRecord, read_record
+from tradewind.datasets.files import join, parent
+from tradewind.evaluation.results import (
+    MAX_RECORD_BYTES,
+    RECORD_FILE,
+    EvaluationRecord,
+    NoRecordError,
+    TaskRecord,
+    read_record,
+    record_in,
+)
 from tradewind.evaluation.scores import TaskScores
 from tradewind.recipes.comparing.runs import MissingRun
+from tradewind.records.parsing import RecordFormatError
 from tradewind.steps.fields import PATH, FieldRule
 
 MAX_LABELS: Final = 50
 """Bound for evaluations that are compared with each other: their scores by document are in memory together."""
 
+RECORDS_AT_ONCE: Final = 32
+"""Records in memory together."""
 
 EVALUATIONS: Final = FieldRule(
     f"a mapping of at most {MAX_LABELS} labels to evaluations, such as {{'before': evaluated}}, or to lists of them",
@@ -139,6 +151,27 @@ def _read(paths: Sequence[str]) -> tuple[dict[str, EvaluationRecord], dict[str, 
     for path, output in read_records(lacking).items():
         if output.state not in (RecordState.NONE, RecordState.FINISHED):
             reasons[path] = f"{path}: {reason_without_result(path, output)}"
+    return records, reasons
+
+
+def evaluations_below(prefix: str) -> tuple[dict[str, EvaluationRecord], list[str]]:
+    """Return output → record of all evaluations below a prefix, and why records cannot be read.
+
+    Raises:
+        StoreUnavailableError: The store does not answer.
+    """
+    from tradewind.records.discovery import find_outputs  # these load the file store
+    from tradewind.storage.files import read_contents
+
+    files = [join(path, RECORD_FILE) for path in find_outputs(prefix)]
+    records: dict[str, EvaluationRecord] = {}
+    reasons: list[str] = []
+    for start in range(0, len(files), RECORDS_AT_ONCE):
+        for file, content in read_contents(files[start : start + RECORDS_AT_ONCE], MAX_RECORD_BYTES).items():
+            try:
+                records[parent(file)] = record_in(content)
+            except RecordFormatError as flaw:
+                reasons.append(f"{file} is no record of an evaluation, because {flaw}.")
     return records, reasons
 
 

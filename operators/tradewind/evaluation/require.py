@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from tradewind.datasets.files import join, parent, write_json
 from tradewind.evaluation.compare import Comparison, Verdict, compare_scores
-from tradewind.evaluation.evaluated import Measured, Subject, read_subjects
-from tradewind.evaluation.results import MAX_RECORD_BYTES, RECORD_FILE, Score, parse_record, read_record
+from tradewind.evaluation.evaluated import RECORDS_AT_ONCE, Measured, Subject, read_subjects
+from tradewind.evaluation.results import MAX_RECORD_BYTES, RECORD_FILE, Score, read_record, record_in
 from tradewind.evaluation.statistics import NONE
 from tradewind.evaluation.summary import arrow, format_interval, format_number, status_text
 from tradewind.recipes.comparing.runs import missing_runs_error
@@ -34,8 +34,6 @@ _VERSIONED: Final = re.compile(r"(.+)-[0-9a-f]{6}", re.DOTALL)
 """Last part of an output path: name and hash."""
 MAX_VERSIONS: Final = 2000
 """Bound for other versions of an evaluation, whose records are read for the previous one."""
-_AT_ONCE: Final = 32
-"""Records in memory together."""
 
 
 class RequirementError(RuntimeError):
@@ -240,8 +238,8 @@ def earlier_evaluations(output_path: str, before: float) -> list[tuple[str, floa
     if len(others) > MAX_VERSIONS:
         raise ValueError(f"previous=True: {name[1]} has more than {MAX_VERSIONS:,} versions: give no_worse_than.")
     dated: list[tuple[str, float]] = []
-    for start in range(0, len(others), _AT_ONCE):
-        contents = read_contents(others[start : start + _AT_ONCE], MAX_RECORD_BYTES)
+    for start in range(0, len(others), RECORDS_AT_ONCE):
+        contents = read_contents(others[start : start + RECORDS_AT_ONCE], MAX_RECORD_BYTES)
         dated += [(parent(file), time) for file, each in contents.items() if (time := _start(each)) < before]
     return sorted(dated, key=lambda each: (-each[1], each[0]))
 
@@ -249,7 +247,7 @@ def earlier_evaluations(output_path: str, before: float) -> list[tuple[str, floa
 def _start(content: Content) -> float:
     """Return when the evaluation of a record began; infinite if it is none."""
     try:
-        return math.inf if content.flaw is not None else parse_record(content.text).started_at
+        return record_in(content).started_at
     except RecordFormatError:
         return math.inf
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -31,6 +31,7 @@ from tradewind.records.parsing import (
     parse_fields,
     parse_object,
 )
+from tradewind.storage.bounded_read import Content
 
 SCHEMA: Final = "tradewind.evaluation/1"
 RECORD_FILE: Final = "record.json"
@@ -262,6 +263,13 @@ class EvaluationRecord:
         """Return the task or group of that name."""
         return self.tasks.get(name) or self.groups.get(name)
 
+    def only(self, names: Collection[str]) -> EvaluationRecord:
+        """Return the record with only the tasks and groups of these names."""
+        tasks, groups = (
+            {name: task for name, task in some.items() if name in names} for some in (self.tasks, self.groups)
+        )
+        return dataclasses.replace(self, tasks=tasks, groups=groups)
+
     def as_json(self) -> dict[str, Any]:
         """Return the content of ``record.json``."""
         return {**dataclasses.asdict(self), "tokens_per_second": self.tokens_per_second}
@@ -292,11 +300,16 @@ def read_record(output_path: str) -> EvaluationRecord:
     if content is None:
         raise NoRecordError(f"There is no {path}: give the output of an evaluation that has ended.")
     try:
-        if content.flaw is not None:
-            raise RecordFormatError(content.flaw)
-        return parse_record(content.text)
+        return record_in(content)
     except RecordFormatError as flaw:
         raise ValueError(f"{path} is no record of an evaluation, because {flaw}: force that step once.") from None
+
+
+def record_in(content: Content) -> EvaluationRecord:
+    """Return the record in the content of a file; raises ``RecordFormatError`` if it is none."""
+    if content.flaw is not None:
+        raise RecordFormatError(content.flaw)
+    return parse_record(content.text)
 
 
 def parse_record(text: str) -> EvaluationRecord:
