@@ -26,6 +26,7 @@ from tradewind.evaluation.log_probs import (
 from tradewind.evaluation.perplexity import by_document, sequences_of
 from tradewind.evaluation.probextraction import evaluate_extraction
 from tradewind.evaluation.results import write_results
+from tradewind.evaluation.scoring import check_finite, check_inputs
 from tradewind.evaluation.statistics import ratio_interval
 from tradewind.evaluation.token_sets import TokenSet, check_set, unique
 from tradewind.evaluation.visualize import visualize_log_probs
@@ -214,7 +215,7 @@ def test_missing_model_is_named_before_anything_is_written(tmp_path: Path) -> No
     (tmp_path / "export/config.json").write_text("{}")
     for given, message in (
         ({"model_path": f"{tmp_path}/none"}, "model_path='.*none' is no model: give an export, a training"),
-        ({"weights": "export"}, "has no Hugging Face export: give weights='checkpoint'"),
+        ({"model_path": f"{tmp_path}/export", "weights": "checkpoint"}, "has no checkpoint: give weights='export'"),
         ({"model_path": f"{tmp_path}/export"}, "There is no tokenizer under model_path .*/export"),
         ({"model_path": f"{tmp_path}/export", "tokenizer_path": "/no"}, "There is no tokenizer under tokenizer_path"),
     ):
@@ -222,3 +223,10 @@ def test_missing_model_is_named_before_anything_is_written(tmp_path: Path) -> No
         with pytest.raises(ValueError, match=message):
             measure_log_probs(LogProbsConfig(**fields, output_path=f"{tmp_path}/out"))
     assert not (tmp_path / "out").exists()
+    with pytest.raises(ValueError, match="resources has 2 slices, and the model is loaded on the hosts of one"):
+        check_inputs(LogProbsConfig(**fields, output_path="out"), 8, num_slices=2)
+
+
+def test_model_without_numbers_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"sets\['a'\]: the model's log probabilities are no numbers"):
+        check_finite("a", np.array([1.0, np.nan]))

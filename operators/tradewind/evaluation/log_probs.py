@@ -20,6 +20,7 @@ from tradewind.evaluation.scoring import (
     EXPORT,
     SETS,
     ScoringConfig,
+    check_finite,
     check_inputs,
     check_vocabulary,
     is_first_host,
@@ -140,12 +141,7 @@ def _sample(row: Mapping[str, Any]) -> Sample:
     return Sample(row["document"], row["text"], "", "", scores)
 
 
-def preflight(config: LogProbsConfig, devices: int) -> None:
-    """Check all that can be known before a slice is reserved; raises ``ValueError`` with the field."""
-    check_inputs(config)
-
-
-measure_log_probs.preflight = preflight  # type: ignore[attr-defined]  # before a slice is reserved
+measure_log_probs.preflight = check_inputs  # type: ignore[attr-defined]  # before a slice is reserved
 
 
 def evaluate_lm_log_probs(config: Any) -> dict[str, Any]:
@@ -156,8 +152,8 @@ def evaluate_lm_log_probs(config: Any) -> dict[str, Any]:
     return measure_log_probs(marins_config(config))
 
 
-def _marins_preflight(config: Any, devices: int) -> None:
-    preflight(marins_config(config), devices)
+def _marins_preflight(config: Any, devices: int, num_slices: int = 1) -> None:
+    check_inputs(marins_config(config), devices, num_slices)
 
 
 evaluate_lm_log_probs.preflight = _marins_preflight  # type: ignore[attr-defined]
@@ -190,6 +186,7 @@ def _measure_missing(config: LogProbsConfig, names: list[str]) -> dict[str, Any]
             texts = read_set(name, config.sets[name], config.text_key, model.tokenizer, most)
             check_vocabulary(name, texts.tokens, model)
             documents, levanters = measure(model, texts, seq_len)
+            check_finite(name, documents.nats)
             found[name] = documents.numbers() | {"seq_len": seq_len, "levanter": levanters}
             if is_first_host():
                 _write_set(join(config.output_path, SETS, name), documents, found[name])

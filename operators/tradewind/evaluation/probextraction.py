@@ -21,6 +21,7 @@ from tradewind.datasets.files import atomic_writer, exists, join, remove_unfinis
 from tradewind.evaluation.scoring import (
     SETS,
     ScoringConfig,
+    check_finite,
     check_inputs,
     check_vocabulary,
     is_first_host,
@@ -112,12 +113,7 @@ def measure_extraction(config: ProbextractionConfig) -> dict[str, Any]:
     return result
 
 
-def preflight(config: ProbextractionConfig, devices: int) -> None:
-    """Check all that can be known before a slice is reserved; raises ``ValueError`` with the field."""
-    check_inputs(config)
-
-
-measure_extraction.preflight = preflight  # type: ignore[attr-defined]  # before a slice is reserved
+measure_extraction.preflight = check_inputs  # type: ignore[attr-defined]  # before a slice is reserved
 
 
 def _check_context(config: ProbextractionConfig, model: ScoredModel) -> None:
@@ -187,6 +183,7 @@ def _measure_set(config: ProbextractionConfig, name: str, texts: TokenSet, model
         found = _kept(path, begins)
         if found is None:
             found = _log_probs(config, texts, begins, model)
+            check_finite(name, found)
             if is_first_host():
                 rows = _rows(config, texts, windows.documents[part], begins, offsets, found)
                 _write(path, rows)

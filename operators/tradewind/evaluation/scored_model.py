@@ -6,7 +6,7 @@ shape, so one program is compiled for each length of sequences.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tradewind.datasets.files import exists, join
 from tradewind.datasets.tokenizer_files import is_on_hub, local_tokenizer
-from tradewind.evaluation.scoring import DEFAULT_SEQ_LEN, EXPORT
+from tradewind.evaluation.scoring import CHECKPOINT, DEFAULT_SEQ_LEN, EXPORT
+from tradewind.recipes.checkpoints.resume import damage
 from tradewind.recipes.evaluate_lm import newest_export
 from tradewind.recipes.lm import levanter_parts
 from tradewind.recipes.lm.stored_models import ModelAxes, first_line_of, load_checkpointed, load_export, model_axes
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 
 _OTHER_NAMES: Final = {"qwen2": "qwen", "gemma3_text": "gemma3"}
 """Type in an export's ``config.json`` → Levanter's name, where they differ."""
-_HUB_FILES: Final = ("*.json", "*.safetensors", "*.model", "*.jinja", "*.txt")
+_HUB_FILES: Final = ("*.json", "*.model", "*.jinja", "*.txt")
+_HUB_WEIGHTS: Final = "*.safetensors"
 
 
 @dataclass(frozen=True)
@@ -54,10 +56,21 @@ class ModelSource:
 
     @cached_property
     def export(self) -> str | None:
-        """The folder of the export; None without one."""
+        """The folder of the export, of the hub at first without weights; None without one."""
         if self.path.startswith(HUB_PREFIX):
-            return _downloaded(self.path.removeprefix(HUB_PREFIX), self.field)
+            return self.downloaded(_HUB_FILES)
         return self.path if exists(join(self.path, "config.json")) else newest_export(self.path)
+
+    def downloaded(self, patterns: Sequence[str]) -> str:
+        """Return the local folder of a model of the hub, with these of its files."""
+        from huggingface_hub import snapshot_download
+
+        repository, _, revision = self.path.removeprefix(HUB_PREFIX).partition("@")
+        try:
+            return str(snapshot_download(repository, revision=revision or None, allow_patterns=list(patterns)))
+        except Exception as error:  # the hub's client raises many types
+            shown = truncated_repr(self.path)
+            raise ValueError(f"{self.field}={shown} cannot be read from the hub ({first_line_of(error)}).") from error
 
     @cached_property
     def checkpoints(self) -> str | None:
@@ -80,13 +93,17 @@ class ModelSource:
     def check(self) -> None:
         """Raise ``ValueError`` with the field if there is no such model, or too little is known of it."""
         shown = truncated_repr(self.path)
-        if self.uses_export and self.export is None:
-            raise ValueError(f"{self.field}={shown} has no Hugging Face export: give weights='checkpoint'.")
-        if not self.uses_export and self.checkpoints is None:
+        if self.export is None and self.checkpoints is None:
             raise ValueError(
                 f"{self.field}={shown} is no model: give an export, a training, a folder of checkpoints, or "
                 "hub:ORGANISATION/NAME@REVISION."
             )
+        if self.weights == EXPORT and self.export is None:
+            raise ValueError(f"{self.field}={shown} has no Hugging Face export: give weights='checkpoint'.")
+        if self.weights == CHECKPOINT and self.checkpoints is None:
+            raise ValueError(f"{self.field}={shown} has no checkpoint: give weights='export'.")
+        if not self.uses_export and (wrong := damage(str(self.checkpoints))) is not None:
+            raise ValueError(f"{self.field}: the checkpoint {self.checkpoints} is damaged, {wrong}: give another.")
         if self.export is None and self.model is None and not self.model_size:
             raise ValueError(f"{self.field}={shown} has a checkpoint and no export: give its model, or model_size.")
         if self.tokenizer_path is None and self.export is None:
@@ -125,17 +142,6 @@ def _exported_config(export: str, tokenizer: str) -> Any:
     made = levanter_parts.language_model(made, "", made.max_seq_len, tokenizer)
     found = made.hf_checkpoint_converter().config_from_hf_checkpoint(export)
     return levanter_parts.language_model(found, "", found.max_seq_len, tokenizer)
-
-
-def _downloaded(name: str, field: str) -> str:
-    """Return a local copy of a model of the hub."""
-    from huggingface_hub import snapshot_download
-
-    repository, _, revision = name.partition("@")
-    try:
-        return str(snapshot_download(repository, revision=revision or None, allow_patterns=list(_HUB_FILES)))
-    except Exception as error:  # the hub's client raises many types
-        raise ValueError(f"{field}='hub:{name}' cannot be read from the hub ({first_line_of(error)}).") from error
 
 
 @dataclass(frozen=True)
@@ -205,10 +211,18 @@ def loaded(source: ModelSource, per_device_batch_size: int) -> Iterator[ScoredMo
 def _weights(source: ModelSource, axes: ModelAxes, tokenizer: Any) -> Any:
     from levanter.utils.tree_utils import inference_mode
 
-    if source.uses_export:
-        model = load_export(axes, tokenizer, str(source.export), levanter_parts.precision())
-    else:
-        model = load_checkpointed(axes, str(source.checkpoints))
+    folder = str(source.export if source.uses_export else source.checkpoints)
+    if source.path.startswith(HUB_PREFIX):
+        folder = source.downloaded([*_HUB_FILES, _HUB_WEIGHTS])
+    try:
+        if source.uses_export:
+            model = load_export(axes, tokenizer, folder, levanter_parts.precision())
+        else:
+            model = load_checkpointed(axes, folder)
+    except Exception as error:  # libraries raise many types
+        raise ValueError(
+            f"{source.field}: the weights in {folder} are not those of its config ({first_line_of(error)})."
+        ) from error
     return inference_mode(model, True)
 
 

@@ -117,10 +117,16 @@ def scoring_step(
     return recipe_step(name, recipe, inputs, options)
 
 
-def check_inputs(config: ScoringConfig) -> None:
-    """Raise ``ValueError`` with the field if the model or a set is not there."""
+def check_inputs(config: ScoringConfig, devices: int = 0, num_slices: int = 1) -> None:
+    """Check all that can be known before a slice is reserved.
+
+    Raises:
+        ValueError: With the field: the model or a set is not there, or there are several slices.
+    """
     from tradewind.evaluation.token_sets import check_set
 
+    if num_slices > 1:
+        raise ValueError(f"resources has {num_slices} slices, and the model is loaded on the hosts of one: give one.")
     config.source().check()
     for name, path in config.sets.items():
         check_set(name, path)
@@ -140,6 +146,14 @@ def check_vocabulary(name: str, tokens: Any, model: ScoredModel) -> None:
             f"sets[{name!r}] has token {largest:,}, and the model knows {model.vocab_size:,}: the set was made with "
             "another tokenizer."
         )
+
+
+def check_finite(name: str, log_probs: Any) -> None:
+    """Raise ``ValueError`` if a model gives no numbers, as one whose training diverged."""
+    import numpy as np
+
+    if not np.isfinite(log_probs).all():
+        raise ValueError(f"sets[{name!r}]: the model's log probabilities are no numbers: its weights are broken.")
 
 
 def is_first_host() -> bool:

@@ -67,15 +67,15 @@ def read_set(name: str, path: str, text_key: str, tokenizer: Any, max_tokens: in
     """Read a set, or its first tokens.
 
     Raises:
-        ValueError: With the set's name or the place of a row: it cannot be read, or has no tokens.
+        ValueError: With the set's name or the place of a row: it cannot be read, or has no token to predict.
     """
     folder = cache_folder(path)
     if folder is not None:
         found = _cached(folder, max_tokens)
     else:
         found = _tokenized(_documents(f"sets[{name!r}]", path, text_key), text_key, tokenizer, max_tokens)
-    if not len(found.tokens):
-        raise ValueError(f"sets[{name!r}]: there are no tokens at {path}.")
+    if len(found.tokens) < 2:
+        raise ValueError(f"sets[{name!r}]: {path} has no token to predict.")
     return found
 
 

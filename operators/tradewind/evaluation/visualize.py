@@ -108,7 +108,7 @@ def draw_log_probs(config: VisualizeConfig) -> dict[str, Any]:
     from tradewind.recipes.lm import levanter_parts
 
     levanter_parts.quiet_libraries()
-    preflight(config, 0)
+    preflight(config)
     levanter_parts.keep_compilations(config.output_path)
     texts: dict[str, TokenSet] = {}
     scores: list[dict[str, np.ndarray]] = []
@@ -124,9 +124,9 @@ def draw_log_probs(config: VisualizeConfig) -> dict[str, Any]:
     return {"pages": pages}
 
 
-def preflight(config: VisualizeConfig, devices: int) -> None:
+def preflight(config: VisualizeConfig, devices: int = 0, num_slices: int = 1) -> None:
     """Check all that can be known before a slice is reserved; raises ``ValueError`` with the field."""
-    check_inputs(config)
+    check_inputs(config, devices, num_slices)
     for source in config.sources()[1:]:
         source.check()
 
@@ -139,8 +139,8 @@ def visualize_lm_log_probs(config: Any) -> dict[str, Any]:
     return draw_log_probs(marins_pages(config))
 
 
-def _marins_preflight(config: Any, devices: int) -> None:
-    preflight(marins_pages(config), devices)
+def _marins_preflight(config: Any, devices: int, num_slices: int = 1) -> None:
+    preflight(marins_pages(config), devices, num_slices)
 
 
 visualize_lm_log_probs.preflight = _marins_preflight  # type: ignore[attr-defined]
