@@ -13,6 +13,7 @@ from tests.marin.legacy.rebuilding import Rebuilt
 from tradewind.evaluation.marins import config_of
 from tradewind.marin.defaults import evaluations
 from tradewind.marin.defaults import tasks as lists
+from tradewind.marin.defaults.data import make_uncheatable_eval_step
 from tradewind.marin.defaults.eval_resources import SINGLE_TPU_V6E_8, ResourceConfig
 from tradewind.marin.defaults.evaluations import (
     default_base_eval,
@@ -101,6 +102,7 @@ def test_cluster_reads_the_config_of_a_step(tmp_path: Path) -> None:
         (lambda: default_eval("gs://b/m", evals=["mmlu"]), r"evals\[0\] is 'mmlu': give an EvalTaskConfig"),
         (lambda: default_eval("gs://b/m", "v4-8"), "resource_config is 'v4-8': give one of Marin's"),
         (lambda: evaluations.evaluate_helm_on_step("gs://b", lists.MMLU_TASKS), "step is 'gs://b': give a training"),
+        (lambda: make_uncheatable_eval_step(github_token="x"), r"github_token \(not shown\) would be stored"),
         (lambda: lists.convert_to_task_metrics((), "acc"), "tasks is empty"),
         (lambda: lists.convert_to_task_metrics(["mmlu"], "acc"), "tasks has 'mmlu': give an EvalTaskConfig"),
     ],
@@ -120,6 +122,9 @@ EXPERIMENT = """
 from experiments.evals.evals import default_eval, evaluate_levanter_lm_evaluation_harness
 from experiments.evals.resource_configs import SINGLE_TPU_V5p_8, ResourceConfig
 from experiments.evals.task_configs import CORE_TASKS_PLUS_MMLU, convert_to_task_metrics
+from experiments.evals.exp1600_uncheatable_evals import uncheatable_eval_tokenized
+from marin.download.huggingface.download_hf import download_hf
+from marin.download.uncheatable_eval.download import make_uncheatable_eval_step
 from marin.evaluation.evaluation_config import EvalTaskConfig, EvaluationConfig
 from marin.evaluation.run import evaluate
 from marin.execution.executor import ExecutorStep, executor_main, this_output_path, versioned

@@ -24,6 +24,7 @@ __all__ = [
     "default_download",
     "default_tokenize",
     "default_validation_sets",
+    "make_uncheatable_eval_step",
     "paloma_step",
     "paloma_tokenized",
     "tokenizer_of",
@@ -157,17 +158,47 @@ def paloma_step(name: str) -> MarinStep:
     return MarinStep(name, download_hf, config, description="The evaluation sets of Paloma, from the hub.")
 
 
-def uncheatable_eval_tokenized(tokenizer: str) -> dict[str, ExecutorStep]:
-    """Return texts newer than most models, English and code, each set as a tokenizing step."""
+def make_uncheatable_eval_step(
+    *,
+    name: str = "raw/uncheatable-eval/latest",
+    repo_owner: str = "ziqing-huang",
+    repo_name: str = "uncheatable_eval",
+    data_path: str = "data",
+    branch: str = "master",
+    max_concurrent_downloads: int = 8,
+    request_timeout: int = 120,
+    github_token: str | None = None,
+    skip_existing: bool = True,
+) -> MarinStep:
+    """Return a step that downloads the newest texts of Uncheatable Eval from a repository on GitHub.
+
+    Args:
+        name: The step's name.
+        repo_owner, repo_name, data_path, branch: Where the files are; they count in the version.
+        max_concurrent_downloads, request_timeout, skip_existing: No effect.
+        github_token: Refused, since a config is stored: a public repository needs none.
+
+    Raises:
+        ValueError: A token is given.
+    """
+    if github_token is not None:
+        raise ValueError(
+            "github_token (not shown) would be stored with the step: leave it out for a public repository."
+        )
     config = UncheatableEvalConfig(
         output_path=this_output_path(),
-        repo_owner=versioned("ziqing-huang"),
-        repo_name=versioned("uncheatable_eval"),
-        data_path=versioned("data"),
-        branch=versioned("master"),
+        repo_owner=ensure_versioned(repo_owner),
+        repo_name=ensure_versioned(repo_name),
+        data_path=ensure_versioned(data_path),
+        branch=ensure_versioned(branch),
     )
     about = "The newest texts of Uncheatable Eval, from GitHub."
-    raw = MarinStep("raw/uncheatable-eval/latest", download_uncheatable_eval, config, description=about)
+    return MarinStep(name, download_uncheatable_eval, config, description=about)
+
+
+def uncheatable_eval_tokenized(tokenizer: str) -> dict[str, ExecutorStep]:
+    """Return texts newer than most models, English and code, each set as a tokenizing step."""
+    raw = make_uncheatable_eval_step()
     sets = {name: raw / f"{name}_*{SUFFIX}" for name in _UNCHEATABLE}
     return _validation("uncheatable_eval", sets, tokenizer)
 
