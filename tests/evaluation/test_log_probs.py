@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.datasets.caches import write_cache
 from tradewind import lazy
 from tradewind.evaluation import token_sets
 from tradewind.evaluation.files import read_scores
@@ -28,7 +29,7 @@ from tradewind.evaluation.probextraction import evaluate_extraction
 from tradewind.evaluation.results import write_results
 from tradewind.evaluation.scoring import check_finite, check_inputs
 from tradewind.evaluation.statistics import ratio_interval
-from tradewind.evaluation.token_sets import TokenSet, check_set, unique
+from tradewind.evaluation.token_sets import TokenSet, check_set, read_set, unique
 from tradewind.evaluation.visualize import visualize_log_probs
 from tradewind.recipes.steps import tokenize
 from tradewind.steps import ExecutorStep, TpuSlice, resolve
@@ -178,6 +179,16 @@ def test_documents_of_a_set_are_read_and_bad_rows_named(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=rf"sets\['a'\]: .*{message}"):
             read(name, content)
     assert unique(["a", "b", "a", "a (2)", "a"]) == ["a", "b", "a (2)", "a (2) (2)", "a (3)"]
+
+
+@pytest.mark.slow
+def test_tokens_of_a_cache_are_read_up_to_a_limit(tmp_path: Path) -> None:
+    write_cache(tmp_path / "cache/validation", rows=3, tokens_per_row=4)
+    whole, part = (read_set("a", f"{tmp_path}/cache", "text", None, most) for most in (None, 5))
+    assert (whole.tokens.tolist(), whole.starts.tolist()) == ([1, 2, 3, 4] * 3, [0, 4, 8])
+    assert (part.tokens.tolist(), part.starts.tolist(), part.names) == ([1, 2, 3, 4, 1], [0, 4], ["0", "1"])
+    with pytest.raises(ValueError, match=r"sets\['a'\]: .* has no token to predict"):
+        read_set("a", f"{tmp_path}/cache", "text", None, 1)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"tokens": 3}', '{"documents": 1, "tokens": -1, "loss": 1.0}'])

@@ -83,7 +83,7 @@ def _cached(folder: str, max_tokens: int | None) -> TokenSet:
     import numpy as np
     from levanter.store.cache import TreeCache
 
-    array = TreeCache.load(folder, {TOKENS: np.zeros(0, np.int32)}).store.tree[TOKENS]
+    array = TreeCache.load(folder, {TOKENS: np.zeros(0, np.int32)}).jagged_array_tree()[TOKENS]
     rows, size = array.num_rows, array.data_size
     ends = np.asarray(array.offsets[1 : rows + 1].read().result(), dtype=np.int64)
     count = size if max_tokens is None else min(size, max_tokens)
