@@ -216,6 +216,60 @@ def test_evaluation_is_refused_before_a_slice_is_reserved(changed: dict[str, Any
         levanter_harness.preflight(config, 4)
 
 
+def test_kept_tasks_are_only_of_the_same_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What does not count in a version may differ between attempts, such as the newest export of a training."""
+    monkeypatch.setattr(levanter_harness, "_version", lambda distribution: "1")
+    for name in ("run/hf/step-9", "run/hf/step-10"):
+        put(tmp_path / name / "config.json", "{}")
+    (tmp_path / "run/hf/step-11").mkdir()
+    given: dict[str, Any] = {
+        "evaluation_path": str(tmp_path / "out"),
+        "evals": [EvalTaskConfig("mmlu", 0)],
+        "model_path": str(tmp_path / "run/hf"),
+        "discover_latest_checkpoint": True,
+    }
+
+    def kept(**changed: Any) -> str:
+        config = EvaluationConfig("levanter_lm_evaluation_harness", None, **given | changed)
+        source = levanter_harness._source(config)
+        return levanter_harness._Measuring(config, source, tmp_path / "work")._places[0].kept
+
+    alias = [EvalTaskConfig("mmlu", 0, "alias")]
+    assert kept() == kept(evals=alias) == kept(model_path=str(tmp_path / "run/hf/step-10"))
+    changes: list[dict[str, Any]] = [
+        {"evals": [EvalTaskConfig("mmlu", 5)]}, {"evals": [EvalTaskConfig("boolq", 0)]}, {"max_eval_instances": 5},
+        {"apply_chat_template": True}, {"max_context": 64}, {"seed": 1}, {"task_path": "/tasks"},
+        {"model_path": str(tmp_path / "run/hf/step-9")},
+    ]  # fmt: skip
+    assert len({kept(), *(kept(**changed) for changed in changes)}) == 1 + len(changes)
+
+
+def test_kept_task_replaces_files_of_a_killed_copy(tmp_path: Path) -> None:
+    kept = tmp_path / "out/.tasks/a"
+    put(kept / "model/results_1.json", "{}")
+    put(tmp_path / "work/model/results_2.json", "{}")
+    task = EvalTaskConfig("mmlu", 0)
+    place = levanter_harness._Place(0, "mmlu", task, tmp_path / "work", str(kept))
+    levanter_harness._keep(place)
+    assert sorted(file.name for file in kept.rglob("*.json")) == ["results_2.json", "whole.json"]
+    levanter_harness._download(str(kept), tmp_path / "restored")
+    assert [file.name for file in (tmp_path / "restored").rglob("*.json")] == ["results_2.json"]
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("gs://b/checkpoints/run-1a2b3c/hf/step-100", "run-1a2b3c-step-100"),
+        ("gs://b/checkpoints/run-1a2b3c/hf/", "run-1a2b3c"),
+        ("gs://b/checkpoints/run-1a2b3c", "run-1a2b3c"),
+        ("hub:org/name@1a2b3c4", "name@1a2b3c4"),
+    ],
+)
+def test_model_is_named_by_its_path(path: str, name: str) -> None:
+    config = EvaluationConfig("levanter_lm_evaluation_harness", None, "/out", [EvalTaskConfig("mmlu", 0)], path)
+    assert levanter_harness._model_name(config) == name
+
+
 def test_step_counts_tasks_but_not_its_slice() -> None:
     tasks = [EvalTaskConfig("mmlu", 5)]
     steps = [

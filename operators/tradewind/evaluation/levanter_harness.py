@@ -248,7 +248,8 @@ class _Measuring:
 
     def _key(self, task: EvalTaskConfig) -> str:
         """Return a name of all that decides the results of a task: another attempt may have another config."""
-        config, weights = self._config, self._source.export or self._source.checkpoints
+        config, source = self._config, self._source
+        weights = source.path if source.path.startswith(HUB_PREFIX) else source.export or source.checkpoints
         decides = [
             [task.name, task.num_fewshot, weights],
             [config.max_eval_instances, config.apply_chat_template, config.max_context, config.seed, config.task_path],
@@ -340,7 +341,11 @@ def _failed(place: _Place, error: str) -> TaskResult:
 
 
 def _keep(place: _Place) -> None:
-    """Copy a task's files to the output; the last one says that they are whole."""
+    """Copy a task's files to the output, in place of those of a killed copy; the last one says that they are whole."""
+    fs, root = file_system_at(place.kept)
+    fs.invalidate_cache()
+    if fs.exists(root):
+        fs.rm(root, recursive=True)
     _upload(place.folder, place.kept)
     write_text(join(place.kept, _WHOLE), "{}\n")
 
