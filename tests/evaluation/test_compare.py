@@ -68,6 +68,13 @@ def test_group_compared_by_documents_of_all_tasks(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_task_without_score_is_named_and_its_group_not(tmp_path: Path) -> None:
+    failed = replace(ARC, status=Status.FAILED, error="gone", groups=("all",))
+    paths = {label: write(tmp_path / label, failed) for label in ("before", "after")}
+    (found,) = compare_subjects(*read_subjects(paths)[0])
+    assert (found.task, found.metric, found.note) == ("arc", "", "before: no score")
+
+
 def test_other_prompts_are_compared_without_pairs(tmp_path: Path) -> None:
     task = made_task("arc", 0.5, 200)
     other = replace(better(task, 10), chat_template_sha256="0" * 64)

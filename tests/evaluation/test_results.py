@@ -94,6 +94,9 @@ def test_group_pools_documents_and_needs_all_its_tasks(tmp_path: Path) -> None:
     assert hard is not None and easy is not None
     assert value(record, "mmlu") == pytest.approx((hard * 50 + easy * 147) / 197)
     assert group.members == ("mmlu_easy", "mmlu_hard") and (group.num_documents, group.status) == (200, "succeeded")
+    unlike = [made_task("a", groups=("unlike",)), replace(mixed_tasks()[2], groups=("unlike",))]
+    group = written(tmp_path / "unlike", unlike).groups["unlike"]
+    assert (group.scores, group.status, group.error) == ((), "succeeded", "Its tasks share no metric")
     lost = [*mixed_tasks(), made_task("mmlu_lost", count=0, groups=("mmlu",), status=Status.FAILED, error="gone")]
     group = written(tmp_path / "lost", lost).groups["mmlu"]
     assert (group.scores, group.status, group.error) == ((), "incomplete", "Without a result of mmlu_lost")
@@ -201,7 +204,7 @@ def test_summary_shows_intervals_and_says_what_is_missing(tmp_path: Path) -> Non
         "| mmlu (2 tasks) | 1 | 0 | acc ↑ | 0.7462 | 0.6698 to 0.8049 | 197 of 200 | succeeded |",
         "| corpus | 1 | 0 | perplexity ↓ | 12.18 |  | 4 of 4 | succeeded |",
         "| few | 1 | 0 | acc ↑ |  |  | 17 of 20 | incomplete |",
-        "| failed | 1 | 0 |  |  |  | 0 of 10 | failed |",
+        "| failed | 1 | 0 |  |  |  |  | failed |",
         "- failed: No such file",
         "- From 2023-11-14 22:13 UTC, 100 s, of which 30 s paused",
         "- 300 requests, 0 of them answered by an earlier attempt, 50 tokens/s",

@@ -76,13 +76,11 @@ def compare_subjects(before: Subject, after: Subject, tasks: Sequence[str] | Non
     names = dict.fromkeys(each.name for subject in (after, before) for each in subject.measured())
     compared = []
     for name in names if tasks is None else tasks:
-        metrics = dict.fromkeys(
-            score.metric
-            for subject in (after, before)
-            if (found := subject.find(name)) is not None
-            for score in found.task.scores
-        )
-        compared += [compare_scores(name, metric, before, after) for metric in metrics or ("",)]
+        found = [each.task for subject in (after, before) if (each := subject.find(name)) is not None]
+        metrics = dict.fromkeys(score.metric for task in found for score in task.scores)
+        if not metrics and not any(task.members for task in found):  # of a group without a score, its tasks say why
+            metrics = {"": None}
+        compared += [compare_scores(name, metric, before, after) for metric in metrics]
     return compared
 
 

@@ -126,8 +126,9 @@ def rank(
         for key, found in boards.items()
         if (tasks is None or key[0] in tasks) and (metrics is None or key[-1] in metrics)
     ]
-    lacking = [name for name in names if not any(key[0] == name for key in boards) and (tasks is None or name in tasks)]
-    return ranked + [_without_score(subjects, name) for name in lacking]
+    lacking = names.keys() - {key[0] for key in boards}
+    asked = [name for name in names if name in lacking and (tasks is None or name in tasks)]
+    return ranked + [_without_score(subjects, name) for name in asked]
 
 
 def _without_score(subjects: Sequence[Subject], task: str) -> Ranking:

@@ -149,7 +149,7 @@ def _group_record(name: str, members: Sequence[TaskResult], records: Mapping[str
     own = {member.name: records[member.name] for member in sorted(members, key=lambda each: each.name)}
     lost = [member for member, record in own.items() if record.status in (Status.FAILED, Status.INFRASTRUCTURE_LOST)]
     scores = () if lost else tuple(_pooled(metric, members, own) for metric in _means_of_all(own))
-    incomplete = not scores or any(score.value is None for score in scores)
+    incomplete = bool(lost) or any(score.value is None for score in scores)
     prompts = [record.prompts_sha256 for record in own.values()]
     error = f"Without a result of {', '.join(lost)}" if lost else "Its tasks share no metric" if not scores else None
     return TaskRecord(

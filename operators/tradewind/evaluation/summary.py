@@ -17,7 +17,7 @@ _INTERVALS: Final = "The interval holds what is missing at its worst and at its 
 def score_cells(task: TaskRecord, score: Score | None) -> list[str]:
     """Return the cells of ``SCORE_COLUMNS`` for a score; None for a task without any."""
     if score is None:
-        return ["", "", f"0 of {task.num_documents:,}", status_text(task, None)]
+        return ["", "", "", status_text(task, None)]
     documents = f"{score.scored:,} of {task.num_documents:,}"
     return [format_number(score.value), format_interval(score.low, score.high), documents, status_text(task, score)]
 
@@ -26,6 +26,8 @@ def status_text(task: TaskRecord, score: Score | None) -> str:
     """Return the status of a score in words."""
     if task.status in (Status.FAILED, Status.INFRASTRUCTURE_LOST):
         return task.status.replace("_", " ")
+    if score is None and task.status is Status.SUCCEEDED:  # a group whose tasks share no metric
+        return "no score"
     return str(Status.INCOMPLETE if score is None or score.value is None else Status.SUCCEEDED)
 
 
