@@ -244,4 +244,4 @@ def test_served_model_is_reached_by_tunnels_that_are_renewed(cluster: DevCluster
         until(lambda: answer in subprocess.run(ask, capture_output=True, text=True).stdout, "another tunnel")
         command.send_signal(signal.SIGINT)
         ended, _ = command.communicate(timeout=120)
-        assert command.returncode == 0 and "Ending pool" in ended and "may go on" not in ended
+        assert command.returncode == 0 and "Ending pool" in ended and "may continue" not in ended

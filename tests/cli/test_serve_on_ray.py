@@ -77,25 +77,21 @@ def engine(*options: str) -> str:
     return f"{sys.executable} {ENGINE} --port {{port}} {' '.join(options)}"
 
 
-def pool_names(run: Run) -> list[str]:
-    return [pool["name"] for pool in run("list", "--json").json]
-
-
 def test_printed_curl_line_works_until_ctrl_c_ends_the_pool(jobs: RayJobs, run: Run, tmp_path: Path) -> None:
     with serving(str(tmp_path), "--name", "tiny", "--engine-command", engine(), *QUICK) as command:
         until(lambda: "curl" in command.out or command.process.poll() is not None, "the curl line")
         assert "curl" in command.out, command.err
         asked = subprocess.run(["sh", "-c", command.out], capture_output=True, text=True)
         assert answer_text("Once upon a time") in asked.stdout, asked.stderr
-        [name] = pool_names(run)
+        [name] = [pool["name"] for pool in run("list", "--json").json]
         assert f"Pool {name} serves tiny with 1 engine for 10 min, or to Ctrl-C." in command.err
         with serving(str(tmp_path), "--name", "tiny", "--engine-command", engine(), *QUICK) as second:
             until(lambda: "curl" in second.out, "the second curl line")
             assert second.end(signal.SIGINT) == 0
-            assert "goes on to its time limits, as it was there before this command" in second.err
+            assert "continues to its time limits, as it was there before this command" in second.err
         [token] = re.findall(r"export OPENAI_API_KEY=(\S+)", command.out)
         assert command.end(signal.SIGINT) == 0, command.err
-    assert pool_names(run) == []
+        assert f"Pool {name}: stopped." in command.err
     shown = str([(job.entrypoint, job.metadata, job.message) for job in jobs.jobs()])
     assert token not in shown + command.err
 
@@ -108,6 +104,7 @@ def test_engine_that_does_not_start_is_told_with_its_reason(run: Run, tmp_path: 
     assert "Traceback" not in done.err and "Ending" not in done.err
 
 
+@pytest.mark.long
 def test_kept_pool_is_ended_by_stop(run: Run, tmp_path: Path) -> None:
     with serving(str(tmp_path), "--name", "kept", "--keep", "--engine-command", engine(), *QUICK) as command:
         until(lambda: "curl" in command.out, "the curl line")
@@ -118,6 +115,19 @@ def test_kept_pool_is_ended_by_stop(run: Run, tmp_path: Path) -> None:
         assert (ended.code, ended.out) == (1, f"{name}: stopped\n{absent}: absent\n")
 
 
+def test_ctrl_c_while_engines_start_leaves_no_pool(jobs: RayJobs, tmp_path: Path) -> None:
+    """Nor does a stop of the job that starts it, as when a user marks its task."""
+    with serving(
+        str(tmp_path), "--name", "slow", "--engine-command", engine("--start-delay", "600"), *QUICK
+    ) as command:
+        until(lambda: "is starting" in command.err and "-worker-0" in command.err, "an engine that starts")
+        assert command.end(signal.SIGINT) == 130
+        assert re.search(r"Pool pool-\w+: (stopped|absent)\.", command.err)
+    start = max((job for job in jobs.jobs() if "serve-start" in job.job), key=lambda job: job.started_ms or 0)
+    assert "ends, since it has not become ready." in jobs.log_text(start.job)
+
+
+@pytest.mark.long
 def test_missing_cpus_are_told_at_once(run: Run, tmp_path: Path) -> None:
     done = run(str(tmp_path), "--engine-command", engine(), "--num-cpus", "64")
     assert done.code == 1

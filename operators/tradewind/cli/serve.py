@@ -298,12 +298,12 @@ class Serving:
             self._renew()
 
     def end(self) -> None:
-        """End the pool, unless it is to go on."""
+        """End the pool, unless it is to continue."""
         if self._has_ended:
             return
         if self._keep or self._was_there:
             why = "as --keep says" if self._keep else "as it was there before this command"
-            say(f"Pool {self._name} goes on to its time limits, {why}. To end it: {self._stop_words()}")
+            say(f"Pool {self._name} continues to its time limits, {why}. To end it: {self._stop_words()}")
         else:
             self._stop()
 
@@ -312,7 +312,7 @@ class Serving:
         try:
             self._calls.call(start_pool.stop, [self._name], only_unused=only_unused)
         except (CommandError, RayJobsError, Interrupted) as error:
-            say(f"Pool {self._name} may go on to its time limits. To end it: {self._stop_words()}")
+            say(f"Pool {self._name} may continue to its time limits. To end it: {self._stop_words()}")
             if isinstance(error, Interrupted):
                 raise
 

@@ -186,7 +186,7 @@ class ServeModelOperator(RayJobOperator):
 class StopModelOperator(RayJobOperator):
     """Ends the pool that a ``ServeModelOperator`` has started.
 
-    A pool that the task found goes on, and so does one that works on requests of others: until it is idle.
+    A pool that the task found continues, and so does one that works on requests of others: until it is idle.
 
     XCom: ``stopped``, ``absent``, ``in use``, or ``not started here``.
 
@@ -207,7 +207,7 @@ class StopModelOperator(RayJobOperator):
     def execute(self, context: Context) -> Any:
         """End the pool."""
         if not self._prepare():
-            self.log.info("The pool is not this run's own, so it goes on until it is idle.")
+            self.log.info("The pool is not this run's own, so it continues until it is idle.")
             return "not started here"
         return self._result_of(super().execute(context))
 

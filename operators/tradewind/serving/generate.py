@@ -65,7 +65,7 @@ class GenerateConfig:
     prompt_field: str = "text"
     """Column with the prompt."""
     kind: str = "text"
-    """What a prompt is: a ``text`` to go on, a user's ``question``, or a ``chat``."""
+    """What a prompt is: a ``text`` to continue, a user's ``question``, or a ``chat``."""
     template: str = PROMPT
     """Text around a prompt that is no chat."""
     temperature: float = 1.0
@@ -152,7 +152,7 @@ def generate(
         serving: The pool; its ``model`` does not matter. The default is one engine of Levanter's on one CPU. Only its
             engine with its options counts in the version.
         prompt_field: Column with the prompt.
-        kind: ``text`` to go on a text, ``question`` for what a user says, ``chat`` for documents that
+        kind: ``text`` to continue a text, ``question`` for what a user says, ``chat`` for documents that
             ``chats_to_documents`` made.
         template: Text around a prompt that is no chat, with ``{prompt}``.
         temperature: Of sampling; 0 takes the most probable token.

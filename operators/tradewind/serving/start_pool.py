@@ -39,6 +39,7 @@ def start(config: str, token_sha256: str | None = None) -> dict[str, Any]:
         status = pool.wait_ready(say=_say)
     except BaseException as error:  # also SystemExit, which Ray raises when the job is stopped
         if not was_there:
+            print(f"Pool {name} ends, since it has not become ready.", flush=True)
             stop_pool(name)
         if isinstance(error, PoolError):
             sys.exit(f"PoolError: {error}")
