@@ -32,7 +32,9 @@ from tradewind.evaluation.results import (
     read_record,
     write_results,
 )
+from tradewind.evaluation.summary import summary_rows
 from tradewind.evaluation.tasks import EvalTaskConfig, check_tasks, labels
+from tradewind.evaluation.tracking import check_trackers, report_scores
 from tradewind.recipes.lm import levanter_parts
 from tradewind.recipes.lm.checks import refuse_unknown
 from tradewind.serving.config import HUB_PREFIX
@@ -40,7 +42,7 @@ from tradewind.steps.needs import needs
 from tradewind.storage import file_system_at
 from tradewind.storage.files import list_names
 from tradewind.storage.trees import remove_files
-from tradewind.text import did_you_mean, single_line, truncated_repr
+from tradewind.text import did_you_mean, format_columns, single_line, truncated_repr
 
 if TYPE_CHECKING:
     from tradewind.evaluation.scored_model import ModelSource
@@ -76,6 +78,7 @@ def check(config: EvaluationConfig) -> ModelSource:
             f"{field}: Levanter's harness loads the model itself and generates no text: leave it out, or use "
             "evaluate_lm_evaluation_harness."
         )
+    check_trackers(config.tensorboard, config.wandb)
     _check_tasks(config)
     source = _source(config)
     source.check()
@@ -310,7 +313,9 @@ class _Measuring:
         for place in self._places:
             if place.folder.exists():
                 _upload(place.folder, join(output, KEPT, place.folder.name))
-        write_results(output, record, results)
+        record = write_results(output, record, results)
+        _say("\n".join(format_columns(summary_rows(record))))
+        report_scores(record, output, self._config.tensorboard, self._config.wandb)
         if not self._errors:  # else the next attempt reads them
             for place in self._places:
                 remove_files(place.kept, [*_names_below(place.folder), _WHOLE])

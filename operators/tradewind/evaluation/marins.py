@@ -7,6 +7,7 @@ slice that the step holds, and the others send requests to a pool that serves th
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -14,10 +15,12 @@ from tradewind.evaluation import run
 from tradewind.evaluation.config import OWN_MODEL, EvaluationConfig
 from tradewind.evaluation.harnesses import LEVANTER_HARNESS
 from tradewind.evaluation.tasks import EvalTaskConfig
+from tradewind.recipes.metrics.trackers import WandbOptions
 from tradewind.serving.config import ServingConfig
 from tradewind.steps import Cpu, Gpu, TpuSlice
 from tradewind.text import truncated_repr
 
+_PROJECT: Final = "marin"
 _OF_HARNESS: Final = ("max_gen_toks",)
 """Marin's ``engine_kwargs`` that are lm-eval's."""
 _OF_LEVANTER: Final = {"max_model_len": "max_seq_len"}
@@ -71,7 +74,15 @@ def config_of(given: Any) -> EvaluationConfig:
         serving=_serving(given) if is_served else None,
         network=True,  # Marin's tasks are of the hub
         options=options,
+        wandb=_wandb(given),
     )
+
+
+def _wandb(given: Any) -> WandbOptions | None:
+    """Return Marin's project at W&B if the step has a key for it, as its trainings do."""
+    if not os.environ.get("WANDB_API_KEY"):
+        return None
+    return WandbOptions(project=_PROJECT, tags=tuple(given.wandb_tags or ()), mode="online")
 
 
 def _serving(given: Any) -> ServingConfig:

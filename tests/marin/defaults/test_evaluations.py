@@ -24,6 +24,7 @@ from tradewind.marin.defaults.evaluations import (
     evaluate_levanter_lm_evaluation_harness,
     evaluate_lm_evaluation_harness,
 )
+from tradewind.recipes.metrics.trackers import WandbOptions
 from tradewind.serialization.references import CodeFolder
 from tradewind.serialization.spec import step_spec
 from tradewind.steps import Cpu, ExecutorStep, InputName, Recipe, TpuSlice, resolve, versioned
@@ -77,17 +78,21 @@ def test_only_levanters_harness_runs_on_the_slice() -> None:
     assert here.resources == Cpu(2)
 
 
-def test_cluster_reads_the_config_of_a_step(tmp_path: Path) -> None:
+def test_cluster_reads_the_config_of_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the step's job gets: the config of the cluster, with Tradewind's function and the pool of the engine."""
     generation = default_key_evals(SMALL_MODEL, SINGLE_TPU_V6E_8, "olmo-7b", max_eval_instances=5)
     specs = [step_spec(resolve([step], "gs://b").of(step), CodeFolder(tmp_path)) for step in generation]
     assert {spec.function for spec in specs} == {"tradewind.evaluation.marins:evaluate"}
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
     served, local, alpaca = (config_of(spec.load_config()) for spec in specs)
     assert (served.serving.engine, served.serving.resources) == ("levanter", TpuSlice("v6e-8"))
     assert served.serving.engine_options == {"max_seq_len": 4096} and served.options["truncate"]
     assert [task.name for task in served.evals][:2] == ["ifeval", "gsm8k_cot"] and served.max_eval_instances == 5
     assert (local.serving, local.model_path, local.discover_latest_checkpoint) == (None, SMALL_MODEL, True)
     assert local.evaluation_path == resolve([generation[1]], "gs://b").of(generation[1]).output_path
+    assert served.wandb is None
+    monkeypatch.setenv("WANDB_API_KEY", "of this test")
+    assert config_of(specs[0].load_config()).wandb == WandbOptions("marin", mode="online")
     assert alpaca.generation_params["stop_token_ids"] == [100257] and alpaca.generation_params["temperature"] == 0.7
 
 
