@@ -26,7 +26,7 @@ COMPILED = PYTHONDONTWRITEBYTECODE=
 
 include docker/images.mk
 
-.PHONY: help init demo stop test test-fast test-matrix snapshots coverage test-long test-adopt chaos mutants check autoformat bench bench-jobs bench-plans bench-pods bench-fleet bench-train bench-data screenshots marin-oracle marin-parse metrics lock
+.PHONY: help init demo stop test test-fast test-matrix snapshots coverage test-long test-adopt chaos mutants evaluation-envs check autoformat bench bench-jobs bench-plans bench-pods bench-fleet bench-train bench-data bench-eval screenshots marin-oracle marin-parse metrics lock
 
 help: ## show this help
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z_-]+):.*## (.*)/  \1\t\2/' | expand -t 32
@@ -80,6 +80,9 @@ chaos: init ## train under the faults of 20 seeds, and nights of DAGs of 5 (othe
 mutants: init ## break each guard on purpose and see a test fail (some of them: ARGS="leases")
 	$(BIN)/python -m scripts.mutants $(ARGS)
 
+evaluation-envs: init ## make the environments of HELM and AlpacaEval from their locks (900 MB), for the long tests of these
+	$(BIN)/python -m tradewind.evaluation.environments helm alpaca_eval
+
 check: init ## lint, format check, types, plain words, and whether the locks fit pyproject.toml
 	$(BIN)/ruff check $(FORMATTED)
 	$(BIN)/ruff format --check $(FORMATTED)
@@ -112,6 +115,9 @@ bench-train: init ## measure downloads, tokenizing and training beside the hub's
 
 bench-data: init ## measure pipelines over files beside a loop of processes, Zephyr, Ray Data and datatrove (fewer: ARGS="--quick")
 	$(BIN)/python -m benchmarks.data $(ARGS)
+
+bench-eval: init ## measure requests through a pool beside its engine alone, and recovery from a killed worker (fewer: ARGS="--quick")
+	$(BIN)/python -m benchmarks.evaluation $(ARGS)
 
 screenshots: init ## write docs/images from the running demo
 	scripts/install_chromium.sh
