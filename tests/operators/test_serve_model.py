@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -63,9 +64,8 @@ def test_pool_is_started_by_one_job_and_shown_without_a_token(head: CallingHead,
     assert served == {"name": NAME, "address": POOL["address"], "model": "small", "started": True}
     [call] = head.calls
     assert call["function"]["reference"] == "tradewind.serving.start_pool:start"
-    assert ServingConfig.from_json(*call["args"]) == ServingConfig(
-        str(tmp_path / "small"), resources=Cpu(2), replicas=2, timeout_s=1800, secrets={"HF_TOKEN": "env:HF_TOKEN"}
-    )
+    expected = ServingConfig(str(tmp_path / "small"), resources=Cpu(2), replicas=2, timeout_s=1800, idle_timeout_s=1800)
+    assert ServingConfig.from_json(*call["args"]) == replace(expected, secrets={"HF_TOKEN": "env:HF_TOKEN"})
 
 
 def test_cleared_task_knows_the_pool_that_it_has_started(head: CallingHead, tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_bad_field_fails_task_before_any_job(options: dict[str, Any], message: s
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"timeout": -1}, "timeout is -1"), ({"idle_timeout": None}, "idle_timeout is None"), ({"timeout": "2h"}, "'2h'")],
+    [({"timeout": -1}, "timeout is -1"), ({"timeout": None}, "timeout is None"), ({"idle_timeout": "2h"}, "'2h'")],
 )
 def test_bad_limit_fails_dag_file(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -128,7 +128,7 @@ def test_pool_of_no_task_is_refused(head: CallingHead) -> None:
 def test_tasks_in_the_block_are_between_setup_and_teardown() -> None:
     with DAG("d") as dag:
         training = RayJobOperator(task_id="train", entrypoint="train")
-        with served_model("serve", model=training.output, ray_conn_id="head", deferrable=False) as served:
+        with served_model("serve", model=training.output, ray_conn_id="head", deferrable=False, owner="ada") as served:
             asking = RayJobOperator(task_id="ask", entrypoint=["curl", served["address"]])
             EmptyOperator(task_id="other")
     serve, end = dag.get_task("serve"), dag.get_task("serve_end")
@@ -137,6 +137,7 @@ def test_tasks_in_the_block_are_between_setup_and_teardown() -> None:
     assert asking.upstream_task_ids == {"serve"} and asking.downstream_task_ids == {"serve_end"}
     assert dag.get_task("other").upstream_task_ids == {"serve"}
     assert end.trigger_rule == "all_done_setup_success" and not end.deferrable
+    assert serve.owner == end.owner == "ada"
     assert tuple(serve.template_fields) == ServeModelOperator.template_fields
 
 

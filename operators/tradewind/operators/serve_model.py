@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 
 START_TIMEOUT: Final = timedelta(hours=1)
 """Limit of a pool's start: the weights of a large model take a while."""
+_OF_BOTH: Final = (
+    "dag", "task_group", "deferrable", "owner", "queue", "pool", "retries", "retry_delay", "connect_timeout",
+    "runtime_env", "ship_tradewind",
+)  # fmt: skip
+"""Options of ``served_model`` for the task that ends the pool as well."""
 _STARTED: Final = "started_pool"
 """Key in Airflow's task state store, which survives a Clear."""
 
@@ -52,7 +57,7 @@ class ServeModelOperator(RayJobOperator):
         max_replicas: How many run while requests wait.
         max_concurrent: Requests that one engine works on at a time.
         timeout: Time from its start after which the pool ends (``timedelta`` or seconds).
-        idle_timeout: Time without requests after which it ends.
+        idle_timeout: Time without requests after which it ends. The default is ``timeout``: the tasks may be far apart.
         served_name: The model's name in requests.
         secrets: Variables of the engines → references to their values; never values.
         start_timeout: Time after which the start is given up.
@@ -89,7 +94,7 @@ class ServeModelOperator(RayJobOperator):
         max_replicas: int | str | None = None,
         max_concurrent: int | str = 64,
         timeout: timedelta | float = timedelta(hours=2),
-        idle_timeout: timedelta | float = timedelta(minutes=10),
+        idle_timeout: timedelta | float | None = None,
         served_name: str | None = None,
         secrets: Mapping[str, str] | None = None,
         start_timeout: timedelta | float = START_TIMEOUT,
@@ -112,6 +117,7 @@ class ServeModelOperator(RayJobOperator):
         self.max_replicas = max_replicas
         self.max_concurrent = max_concurrent
         self.served_name = served_name
+        idle_timeout = timeout if idle_timeout is None else idle_timeout
         self._limits_s = _seconds("timeout", timeout), _seconds("idle_timeout", idle_timeout)
 
     def execute(self, context: Context) -> Any:
@@ -246,10 +252,10 @@ def served_model(
         task_id: Id of the task that starts the pool.
         model: As of ``ServeModelOperator``.
         ray_conn_id: Connection of the cluster.
-        options: Of ``ServeModelOperator``.
+        options: Of ``ServeModelOperator``; those such as ``owner`` and ``retries`` count for the last task as well.
     """
     start = ServeModelOperator(task_id=task_id, model=model, ray_conn_id=ray_conn_id, **options)
-    shared = {name: options[name] for name in ("deferrable", "dag", "task_group") if name in options}
+    shared = {name: options[name] for name in _OF_BOTH if name in options}
     end = StopModelOperator(task_id=f"{task_id}_end", served=start.output, ray_conn_id=ray_conn_id, **shared)
     with end.as_teardown(setups=start):
         yield start.output
