@@ -72,7 +72,7 @@ def test_task_without_score_is_named_and_its_group_not(tmp_path: Path) -> None:
     failed = replace(ARC, status=Status.FAILED, error="gone", groups=("all",))
     paths = {label: write(tmp_path / label, failed) for label in ("before", "after")}
     (found,) = compare_subjects(*read_subjects(paths)[0])
-    assert (found.task, found.metric, found.note) == ("arc", "", "before: no score")
+    assert (found.task, found.metric, found.note) == ("arc", "", "before has no score: gone")
 
 
 def test_other_prompts_are_compared_without_pairs(tmp_path: Path) -> None:

@@ -306,7 +306,10 @@ def test_record_that_is_none_refused_with_field(tmp_path: Path, change: Any, rea
             "because it has no column prompt_sha256",
         ),
         (lambda file: write_parquet(file, columns(["1", "1"])), "because document '1' of a occurs twice"),
-        (lambda file: write_parquet(file, columns([1])), "because a document or its hash is no text"),
+        (lambda file: write_parquet(file, columns([1])), "because document is no column of texts"),
+        (lambda file: write_parquet(file, columns([None])), "because document is no column of texts"),
+        (lambda file: write_parquet(file, columns(["1", None])), "because a document or its hash is no text"),
+        (lambda file: write_parquet(file, columns(["x" * 20_000])), "because a text in document is longer than 10,000"),
         (lambda file: write_parquet(file, columns(["1"]) | {"score/x": ["?"]}), "because score/x holds no numbers"),
     ],
 )

@@ -119,7 +119,7 @@ def _reason_against(
     for label, each in ((before, first), (after, second)):
         score = each.task.score(metric)
         if score is None:
-            return f"{label} has no {metric}: {each.task.error or 'another metric'}" if metric else f"{label}: no score"
+            return f"{label} has no {metric or 'score'}: {each.task.error or 'another metric'}"
         if score.value is None:
             return f"{label} is incomplete, with {score.scored:,} of {each.task.num_documents:,} documents"
         if score.interval == NONE:

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import parquet
 
 from tradewind.datasets.files import atomic_writer, join, write_text
@@ -45,6 +46,8 @@ SCORE: Final = "score/"
 MAX_DOCUMENTS: Final = 5_000_000
 """Bound for the rows of a file of samples that is read."""
 _TEXTS: Final = ("task", "document", "prompt", "prompt_sha256", "target", "answer", "error")
+_KEYS: Final = ("task", "document", "prompt_sha256")
+_MAX_KEY_BYTES: Final = 10_000
 _BATCH_ROWS: Final = 1000
 _VERSION: Final = re.compile(r"-([0-9a-f]{6})(?![^/])")
 """End of the name of an output."""
@@ -130,7 +133,11 @@ def read_scores(output_path: str, tasks: Mapping[str, Any] | Sequence[str]) -> d
     found = {task: TaskScores() for task in tasks}
     try:
         with open_file(path) as file:
-            _collect_scores(parquet.ParquetFile(file), found)
+            names = parquet.read_schema(file).names
+            if missing := [name for name in _KEYS if name not in names]:
+                raise _FormatError(f"it has no column {missing[0]}")
+            # As dictionaries: a few bytes of a packed column may be as many gigabytes of equal texts.
+            _collect_scores(parquet.ParquetFile(file, read_dictionary=list(_KEYS)), found)
     except FileNotFoundError:
         raise ValueError(f"There is no {path}: give the output of an evaluation that has ended.") from None
     except (pa.ArrowException, OSError, _FormatError) as error:
@@ -146,17 +153,16 @@ class _FormatError(Exception):
 def _collect_scores(file: Any, found: Mapping[str, TaskScores]) -> None:
     names = file.schema_arrow.names
     metrics = [name for name in names if name.startswith(SCORE)]
-    needed = ("task", "document", "prompt_sha256")
-    if missing := [name for name in needed if name not in names]:
-        raise _FormatError(f"it has no column {missing[0]}")
     kinds = {name: file.schema_arrow.field(name).type for name in metrics}
     if wrong := [name for name, kind in kinds.items() if not pa.types.is_floating(kind)]:
         raise _FormatError(f"{single_line(wrong[0])} holds no numbers")
     if file.metadata.num_rows > MAX_DOCUMENTS:
         raise _FormatError(f"it has more than {MAX_DOCUMENTS:,} rows")
-    for batch in file.iter_batches(_BATCH_ROWS, columns=[*needed, *metrics]):
+    for batch in file.iter_batches(_BATCH_ROWS, columns=[*_KEYS, *metrics]):
+        for name in _KEYS:
+            _check_lengths(batch.column(name), name)
         for row in batch.to_pylist():
-            task, document, prompt = (row[name] for name in needed)
+            task, document, prompt = (row[name] for name in _KEYS)
             if (scores := found.get(task)) is None:
                 continue
             if not isinstance(document, str) or not isinstance(prompt, str):
@@ -167,3 +173,11 @@ def _collect_scores(file: Any, found: Mapping[str, TaskScores]) -> None:
             for name in metrics:
                 if row[name] is not None and math.isfinite(row[name]):
                     scores.scores.setdefault(name.removeprefix(SCORE), {})[document] = row[name]
+
+
+def _check_lengths(column: Any, name: str) -> None:
+    texts = column.dictionary if pa.types.is_dictionary(column.type) else column
+    if not pa.types.is_string(texts.type):
+        raise _FormatError(f"{name} is no column of texts")
+    if (pc.max(pc.binary_length(texts)).as_py() or 0) > _MAX_KEY_BYTES:
+        raise _FormatError(f"a text in {name} is longer than {_MAX_KEY_BYTES:,} bytes")

@@ -53,7 +53,7 @@ def summary_rows(record: EvaluationRecord) -> list[list[str]]:
         label = f"{single_line(name)} ({len(task.members)} tasks)" if task.members else single_line(name)
         for score in task.scores or (None,):
             metric = "" if score is None else f"{single_line(score.metric)}{arrow(score.higher_is_better)}"
-            rows.append([label, task.task_version, format_shots(task), metric, *score_cells(task, score)])
+            rows.append([label, single_line(task.task_version), format_shots(task), metric, *score_cells(task, score)])
     return rows
 
 
