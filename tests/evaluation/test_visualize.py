@@ -10,7 +10,9 @@ import numpy as np
 from tradewind.evaluation.token_sets import TokenSet
 from tradewind.evaluation.visualize import page
 
-PIECES = ["<script>alert(1)</script>", '" onmouseover="x', "a&b", " ", "\n\t\x1b", "\u202eevil", "�", "naïve"]
+PIECES = dict(
+    enumerate(["<script>alert(1)</script>", '" onmouseover="x', "a&b", " ", "\n\t\x1b", "\u202eevil", "�", "naïve"])
+)
 TEXTS = TokenSet(np.array([0, 1, 2, 3, 4, 5, 6, 7, 99]), np.array([0, 4]), ["</h2><img src=x>", "b"])
 FIRST = np.array([0, -0.1, -1.3, -12, -500, -np.inf, np.nan, -2, -3], np.float32)
 
@@ -37,7 +39,7 @@ def test_page_shows_hostile_texts_as_text() -> None:
         parsed = Parsed(shown)
         assert set(parsed.tags) == {"html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "span"}
         assert parsed.attributes == {"lang", "charset", "class", "title"}
-        for piece in ("<set>", "</h2><img src=x>", *PIECES[:3], "naïve", "⏎⇥�\n", "�evil", "·"):
+        for piece in ("<set>", "</h2><img src=x>", *SHOWN[:3], "naïve", "⏎⇥�\n", "�evil", "·"):
             assert piece in parsed.text
         assert "\u202e" not in shown and "\x1b" not in shown
 

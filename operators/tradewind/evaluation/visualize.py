@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -112,7 +112,7 @@ def draw_log_probs(config: VisualizeConfig) -> dict[str, Any]:
     levanter_parts.keep_compilations(config.output_path)
     texts: dict[str, TokenSet] = {}
     scores: list[dict[str, np.ndarray]] = []
-    pieces: list[str] = []
+    pieces: dict[int, str] = {}
     for source in config.sources():
         found, pieces = _scored(config, source, texts)
         scores.append(found)
@@ -165,8 +165,8 @@ def marins_pages(config: Any) -> VisualizeConfig:
 
 def _scored(
     config: VisualizeConfig, source: ModelSource, texts: dict[str, TokenSet]
-) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Return set → log probability of each token, and the piece of text of each token of the vocabulary.
+) -> tuple[dict[str, np.ndarray], dict[int, str]]:
+    """Return set → log probability of each token, and token → its piece of text.
 
     The first model reads the sets into ``texts``.
     """
@@ -185,10 +185,17 @@ def _scored(
             check_vocabulary(name, tokens, model)
             sequences, segments = sequences_of(tokens, seq_len, model.tokenizer.eos_token_id)
             found[name] = model.log_probs(sequences, segments).reshape(-1)[: len(tokens)]
-        return found, [model.tokenizer.decode([token]) for token in range(len(model.tokenizer))]
+        return found, pieces_of(model.tokenizer, {token for each in texts.values() for token in each.tokens.tolist()})
 
 
-def page(name: str, texts: TokenSet, scores: Sequence[np.ndarray], pieces: Sequence[str]) -> str:
+def pieces_of(tokenizer: Any, tokens: Iterable[int]) -> dict[int, str]:
+    """Return token → its piece of a text, with the space that it would lose at the beginning of one."""
+    before = tokenizer.encode(".", add_special_tokens=False)
+    length = len(tokenizer.decode(before))
+    return {token: tokenizer.decode([*before, token])[length:] for token in tokens}
+
+
+def page(name: str, texts: TokenSet, scores: Sequence[np.ndarray], pieces: Mapping[int, str]) -> str:
     """Return the page of a set: its texts by the scores of one model, or of a second one minus the first."""
     shown = html.escape(name)
     scale = "".join(f'<span class="k{kind}">{kind * _STEP:.1f}</span> ' for kind in range(_CLASSES))
@@ -212,12 +219,11 @@ def _colours() -> str:
     )
 
 
-def _documents(texts: TokenSet, scores: Sequence[np.ndarray], pieces: Sequence[str]) -> Iterator[str]:
+def _documents(texts: TokenSet, scores: Sequence[np.ndarray], pieces: Mapping[int, str]) -> Iterator[str]:
     ends = [*texts.starts[1:].tolist(), len(texts.tokens)]
     for document, begin, end in zip(texts.names, texts.starts.tolist(), ends, strict=True):
         spans = (
-            _span(pieces[texts.tokens[at]] if texts.tokens[at] < len(pieces) else "", [s[at] for s in scores])
-            for at in range(begin, end)
+            _span(pieces.get(int(texts.tokens[at]), ""), [each[at] for each in scores]) for at in range(begin, end)
         )
         yield f"<h2>{html.escape(document)}</h2><p>{''.join(spans)}</p>"
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tradewind.evaluation.visualize import pieces_of
 from tradewind.recipes.lm.token_bytes import token_bytes
 
 pytestmark = pytest.mark.slow
@@ -22,9 +23,10 @@ def wrapped(tokenizer: Any, **others: Any) -> Any:
 
 
 def byte_level(adds_space: bool) -> Any:
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     made = Tokenizer(models.BPE())
+    made.decoder = decoders.ByteLevel()
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=adds_space)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     made.train_from_iterator(
@@ -36,7 +38,7 @@ def byte_level(adds_space: bool) -> Any:
 
 def of_sentencepiece(scheme: str) -> Any:
     """Return a tokenizer in the form of Llama 2's: merges, a byte for what is unknown, and a space before a text."""
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     entries = [
         "<unk>",
@@ -51,6 +53,8 @@ def of_sentencepiece(scheme: str) -> Any:
     vocabulary = {entry: token for token, entry in enumerate(entries)}
     merges = [("▁", "▁"), ("l", "o"), ("▁", "w")]
     made = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    parts = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    made.decoder = decoders.Sequence(parts)
     if scheme == "normalizer":
         made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     else:
@@ -79,6 +83,13 @@ def test_tokens_of_texts_spell_their_utf8_bytes(made: Any, adds_space: bool) -> 
     spelled = spelling.spelled(np.concatenate(documents), starts[:-1])
     found = [int(spelled[begin:end].sum()) for begin, end in zip(starts, starts[1:], strict=False)]
     assert found == [len(text.encode()) for text in texts]
+
+
+def test_piece_of_a_token_keeps_its_space() -> None:
+    for tokenizer in (byte_level(False), of_sentencepiece("first")):
+        tokens = tokenizer.encode("Hello world", add_special_tokens=False)
+        pieces = pieces_of(tokenizer, tokens)
+        assert "".join(pieces[token] for token in tokens).strip() == "Hello world"
 
 
 def test_bytes_of_another_kind_of_vocabulary_are_unknown() -> None:
