@@ -281,5 +281,6 @@ def test_step_counts_tasks_but_not_its_slice() -> None:
     assert first.step.fn is levanter_harness.evaluate and first.step.resumable == (".tasks/**",)
     other = evaluate_levanter_lm_evaluation_harness("tiny", "gs://b/run", [EvalTaskConfig("mmlu", 0)], Cpu())
     assert resolve([other], "gs://b").of(other).output_path != first.output_path
-    with pytest.raises(ValueError, match="Step 'evaluation/.*tiny': resource_config is 'v4-8'"):
-        evaluate_levanter_lm_evaluation_harness("tiny", "gs://b/run", tasks, "v4-8")
+    for refused, message in (("v4-8", "resource_config is 'v4-8'"), (TpuSlice("v4-8", 2), "on one slice, so give one")):
+        with pytest.raises(ValueError, match=f"Step 'evaluation/.*tiny': .*{message}"):
+            evaluate_levanter_lm_evaluation_harness("tiny", "gs://b/run", tasks, refused)

@@ -40,7 +40,7 @@ from tradewind.recipes.lm.checks import refuse_unknown
 from tradewind.serving.config import HUB_PREFIX
 from tradewind.steps.needs import needs
 from tradewind.storage import file_system_at
-from tradewind.storage.files import list_names
+from tradewind.storage.files import existing_many, list_names
 from tradewind.storage.trees import remove_files
 from tradewind.text import did_you_mean, format_columns, single_line, truncated_repr
 
@@ -154,8 +154,10 @@ def _newest(path: str) -> str:
     return next((export for export in exports if exists(join(export, "config.json"))), path)
 
 
-def preflight(config: EvaluationConfig, devices: int) -> None:
+def preflight(config: EvaluationConfig, devices: int, num_slices: int = 1) -> None:
     """Check, on a CPU before a slice is reserved, what ``evaluate`` will measure; raises ``ValueError``."""
+    if num_slices > 1:
+        raise ValueError(f"resource_config has {num_slices} slices, and a model is measured on one: give one.")
     check(config)
 
 
@@ -176,7 +178,7 @@ def evaluate(config: EvaluationConfig) -> dict[str, Any]:
     is_measured = _was_measured(config)
     sync_global_devices("tradewind: record read")
     if not is_measured:
-        source = check(config)
+        source = check(config) if jax.process_index() == 0 else _source(config)
         with tempfile.TemporaryDirectory() as work:
             measuring = _Measuring(config, source, Path(work))
             measuring.run()
@@ -264,9 +266,9 @@ class _Measuring:
         """Measure the tasks that have no files yet; the model is loaded if there is any."""
         from jax.experimental.multihost_utils import sync_global_devices
 
-        is_whole = [exists(join(place.kept, _WHOLE)) for place in self._places]
+        whole = existing_many([join(place.kept, _WHOLE) for place in self._places])
         sync_global_devices("tradewind: tasks listed")  # all hosts have seen the same
-        missing = [place for place, whole in zip(self._places, is_whole, strict=True) if not whole]
+        missing = [place for place in self._places if join(place.kept, _WHOLE) not in whole]
         if len(missing) < len(self._places):
             _say(f"{len(self._places) - len(missing)} of {len(self._places)} tasks were measured before")
         if not missing:

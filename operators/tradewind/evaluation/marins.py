@@ -46,11 +46,11 @@ def evaluate(config: Any) -> dict[str, Any]:
     return run.evaluate(config_of(config))
 
 
-def preflight(config: Any, devices: int) -> None:
+def preflight(config: Any, devices: int, num_slices: int = 1) -> None:
     """Check, before a slice is reserved, what Levanter's harness will measure; raises ``ValueError``."""
     from tradewind.evaluation import levanter_harness
 
-    levanter_harness.preflight(config_of(config), devices)
+    levanter_harness.preflight(config_of(config), devices, num_slices)
 
 
 evaluate.preflight = preflight  # type: ignore[attr-defined]

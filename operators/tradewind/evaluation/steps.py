@@ -21,7 +21,7 @@ from tradewind.recipes.data.document_sets import path_input
 from tradewind.recipes.model_spec import versioned_value
 from tradewind.recipes.steps import naming_step
 from tradewind.serving.config import ServingConfig
-from tradewind.steps import ExecutorStep, Hosts, this_output_path
+from tradewind.steps import ExecutorStep, Hosts, TpuSlice, this_output_path
 from tradewind.text import did_you_mean, truncated_repr
 
 COUNTED: Final = ("evals", "max_eval_instances", "apply_chat_template", "generation_params", "seed", "options")
@@ -130,6 +130,8 @@ def evaluate_lm_evaluation_harness(
 @naming_step
 def _levanter_step(name: str, resources: Any, given: Mapping[str, Any]) -> ExecutorStep:
     placed = resources if isinstance(resources, Hosts) else resources_of(resources)
+    if isinstance(placed, TpuSlice) and placed.num_slices != 1:
+        raise ValueError(f"resource_config is {truncated_repr(placed)}: a model is measured on one slice, so give one.")
     step = evaluation_step(name, LEVANTER_HARNESS, given)
     return dataclasses.replace(
         step, fn=levanter_harness.evaluate, resources=placed, resumable=levanter_harness.RESUMABLE
