@@ -10,9 +10,8 @@ import numpy as np
 from tradewind.evaluation.token_sets import TokenSet
 from tradewind.evaluation.visualize import page
 
-PIECES = dict(
-    enumerate(["<script>alert(1)</script>", '" onmouseover="x', "a&b", " ", "\n\t\x1b", "\u202eevil", "�", "naïve"])
-)
+SHOWN = ["<script>alert(1)</script>", '" onmouseover="x', "a&b", " ", "\n\t\x1b", "\u202eevil", "�", "naïve"]
+PIECES = dict(enumerate(SHOWN))
 TEXTS = TokenSet(np.array([0, 1, 2, 3, 4, 5, 6, 7, 99]), np.array([0, 4]), ["</h2><img src=x>", "b"])
 FIRST = np.array([0, -0.1, -1.3, -12, -500, -np.inf, np.nan, -2, -3], np.float32)
 

@@ -15,12 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.recipes.workbench import lines_of, wait_for
 from tests.support.fork_server import PreparedProgram, PreparedPython
 from tradewind.datasets.clean import split_of
 from tradewind.datasets.documents import Document, read_documents, write_documents
+from tradewind.evaluation.results import read_record
 from tradewind.recipes.metrics.file import read_metrics, series
 from tradewind.recipes.report import ReportConfig, write_report
 from tradewind.recipes.tokenizers import BpeTokenizerConfig, train_bpe_tokenizer
@@ -59,6 +61,45 @@ levanter.checkpoint._save_metadata = lambda *args: (time.sleep(5), write(*args))
 CACHE = ("tradewind.recipes.token_cache", "build_token_cache", "TokenCacheConfig")
 TRAIN = ("tradewind.recipes.train_lm", "train_lm", "LmTrainConfig")
 EVALUATE = ("tradewind.recipes.evaluate_lm", "evaluate_lm", "LmEvalConfig")
+LOG_PROBS = ("tradewind.evaluation.log_probs", "measure_log_probs", "LogProbsConfig")
+SCORES = """
+import json, os, sys
+from tradewind.evaluation import log_probs, probextraction, visualize
+root, seq_len = sys.argv[1], int(sys.argv[2])
+model, texts = f"{root}/train", f"{root}/clean/validation"
+
+def probs(name, sets, **given):
+    made = log_probs.LogProbsConfig(model, sets, f"{root}/{name}", seq_len=seq_len, per_device_batch_size=16, **given)
+    return log_probs.measure_log_probs(made)["sets"]
+
+found = {"both": probs("probs", {"cache": f"{root}/cache", "a/texts": texts})}
+found["checkpoint"] = probs("probs-checkpoint", {"cache": f"{root}/cache"}, weights="checkpoint")["cache"]
+found["first"] = probs("probs-first", {"cache": f"{root}/cache"}, max_sequences=1)["cache"]
+os.remove(f"{root}/probs/sets/a/texts.json")
+with open(f"{root}/probs/sets/cache.json") as file:
+    kept = json.load(file) | {"loss": 42.0}
+with open(f"{root}/probs/sets/cache.json", "w") as file:
+    json.dump(kept, file)
+again = probs("probs", {"cache": f"{root}/cache", "a/texts": texts})
+found["again"] = {"kept": again["cache"]["loss"], "same": again["a/texts"] == found["both"]["a/texts"]}
+pages = visualize.VisualizeConfig(
+    model, {"cache": f"{root}/cache"}, f"{root}/pages", seq_len=seq_len, num_docs_per_dataset=1, comparison_path=model,
+    comparison_weights="checkpoint", per_device_batch_size=16,
+)
+found["pages"] = visualize.draw_log_probs(pages)["pages"]
+book = probextraction.ProbextractionConfig(
+    model, {"book": texts}, f"{root}/book", prefix_tokens=1, suffix_tokens=seq_len - 1, stride=97,
+    per_device_batch_size=16,
+)
+found["book"] = probextraction.measure_extraction(book)["sets"]["book"]
+try:
+    probs("probs-long", {"a/texts": texts, "cache": f"{root}/nothing"})
+except ValueError as error:
+    found["refused"] = str(error)
+print(json.dumps(found))
+sys.stdout.flush()
+os._exit(0)
+"""
 
 
 @dataclass(frozen=True)
@@ -71,15 +112,18 @@ class Pipeline:
     def path(self, name: str) -> str:
         return str(self.root / name)
 
-    def start(
-        self, step: tuple[str, str, str], settings: dict[str, Any], *more: str, code: str = STEP
-    ) -> PreparedProgram:
-        env = os.environ | {
+    def environment(self) -> dict[str, str]:
+        """Return the environment of a step's process."""
+        return os.environ | {
             "JAX_COMPILATION_CACHE_DIR": "",  # the tests read the steps' own cache
             "HOME": str(self.root),
             "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=1",
         }
-        return self.python.start(code, *step, json.dumps(settings), *more, env=env)
+
+    def start(
+        self, step: tuple[str, str, str], settings: dict[str, Any], *more: str, code: str = STEP
+    ) -> PreparedProgram:
+        return self.python.start(code, *step, json.dumps(settings), *more, env=self.environment())
 
     def run(self, step: tuple[str, str, str], **settings: Any) -> dict[str, Any]:
         return result_of(self.start(step, settings))
@@ -306,6 +350,74 @@ def test_bits_per_byte_use_bytes_of_validation_text(pipeline: Pipeline, results:
     assert 0 <= results["bytes"] - (all_bytes - sum(spelled[token] for token in left_out)) <= len(texts)
     bits = results["checkpoint"]["loss"] * results["tokens"] / 0.6931471805599453
     assert results["checkpoint"]["bpb"] == pytest.approx(bits / results["bytes"], rel=1e-9)
+
+
+@pytest.fixture(scope="module")
+def scores(pipeline: Pipeline) -> dict[str, Any]:
+    """Return what the steps that score tokens find of ``train``."""
+    program = pipeline.python.start(SCORES, str(pipeline.root), str(SEQ_LEN), env=pipeline.environment())
+    return result_of(program)
+
+
+def test_log_probs_match_levanters_and_bytes_of_texts(
+    pipeline: Pipeline, results: dict[str, Any], scores: dict[str, Any]
+) -> None:
+    cache, texts = scores["both"]["cache"], scores["both"]["a/texts"]
+    assert cache["levanter"]["loss"] == pytest.approx(results["hf"]["loss"], rel=1e-6)
+    for measure in ("loss", "bits_per_byte"):
+        assert scores["checkpoint"][measure] == pytest.approx(cache[measure], rel=1e-6)
+        assert texts[measure] == pytest.approx(cache[measure], rel=1e-12)
+    rows = pq.read_table(pipeline.root / "probs/sets/a/texts.parquet").to_pylist()
+    assert [row["document"] for row in rows] == [document.id for document in source_files("validation")]
+    # All tokens but the first of each sequence are predicted, so a text lacks some bytes in each of its sequences.
+    for row, document in zip(rows, source_files("validation"), strict=True):
+        missing = len(document.text.encode()) - row["bytes"]
+        assert 0 <= missing <= 16 * (row["tokens"] // (SEQ_LEN - 1) + 2)
+    whole = scores["both"]["a/texts"]
+    record = read_record(str(pipeline.root / "probs-checkpoint"))
+    score = record.tasks["cache"].score("bits_per_byte")
+    assert score is not None and score.value == scores["checkpoint"]["bits_per_byte"]
+    assert (whole["tokens"], whole["bytes"]) == tuple(sum(row[key] for row in rows) for key in ("tokens", "bytes"))
+    assert whole["bits_per_byte"] == pytest.approx(whole["nats"] / 0.6931471805599453 / whole["bytes"])
+    assert whole["bits_per_byte"] == pytest.approx(results["hf"]["bpb"], rel=2e-3)  # it lacks the last tokens
+    assert whole["levanter"]["bits_per_byte"] == pytest.approx(results["hf"]["bpb"], rel=0.02)  # spaces before ends
+
+
+def test_sets_that_are_done_are_kept_and_missing_ones_named(pipeline: Pipeline, scores: dict[str, Any]) -> None:
+    assert scores["again"] == {"kept": 42.0, "same": True}
+    written = json.loads((pipeline.root / "probs/log_probs.json").read_text())
+    assert written["sets"]["cache"]["loss"] == 42.0 and written["model"]["weights"] == "export"
+    assert scores["refused"] == f"sets['cache']: there is nothing at {pipeline.root}/nothing."
+    assert not (pipeline.root / "probs-long").exists()
+
+
+def test_suffix_after_one_token_is_as_likely_as_its_sequence(pipeline: Pipeline, scores: dict[str, Any]) -> None:
+    rows = pq.read_table(pipeline.root / "book/sets/book").to_pylist()
+    assert len(rows) == scores["book"]["windows"] > 10
+    assert rows[0]["log_prob"] == pytest.approx(-scores["first"]["nats"], rel=1e-5)
+    texts = {document.id: document.text.encode() for document in source_files("validation")}
+    for row in rows:
+        suffix = texts[row["document"]][row["suffix_begin"] : row["suffix_end"]]
+        assert len(suffix) == row["suffix_end"] - row["suffix_begin"] >= SEQ_LEN - 1
+    assert (pipeline.root / "book/sets/book.svg").read_text().startswith("<svg")
+
+
+def test_page_of_texts_compares_two_models(scores: dict[str, Any]) -> None:
+    shown = Path(scores["pages"]["cache"]).read_text()
+    assert shown.count("<span") == SEQ_LEN and 'title="0.000, then 0.000"' in shown and "<script" not in shown
+
+
+@pytest.mark.long
+def test_two_hosts_find_the_same_log_probs(pipeline: Pipeline, scores: dict[str, Any]) -> None:
+    sets = {"cache": pipeline.path("cache"), "a/texts": pipeline.path("clean/validation")}
+    settings = {"model_path": pipeline.path("train"), "sets": sets, "output_path": pipeline.path("probs-hosts")}
+    settings |= {"seq_len": SEQ_LEN, "per_device_batch_size": 8}
+    coordinator = f"127.0.0.1:{free_port()}"
+    hosts = [pipeline.start(LOG_PROBS, settings, coordinator, str(host)) for host in range(2)]
+    for found in results_of(hosts):
+        for name, numbers in scores["both"].items():
+            assert found["sets"][name]["nats"] == pytest.approx(numbers["nats"], rel=1e-5)
+            assert found["sets"][name]["bytes"] == numbers["bytes"]
 
 
 def test_report_shows_losses_curve_and_sample_after_prompt(pipeline: Pipeline, results: dict[str, Any]) -> None:
