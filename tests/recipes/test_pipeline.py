@@ -60,19 +60,24 @@ levanter.checkpoint._save_metadata = lambda *args: (time.sleep(5), write(*args))
 """
 CACHE = ("tradewind.recipes.token_cache", "build_token_cache", "TokenCacheConfig")
 TRAIN = ("tradewind.recipes.train_lm", "train_lm", "LmTrainConfig")
-EVALUATE = ("tradewind.recipes.evaluate_lm", "evaluate_lm", "LmEvalConfig")
 LOG_PROBS = ("tradewind.evaluation.log_probs", "measure_log_probs", "LogProbsConfig")
 SCORES = """
 import json, os, sys
 from tradewind.evaluation import log_probs, probextraction, visualize
+from tradewind.recipes.evaluate_lm import LmEvalConfig, evaluate_lm
 root, seq_len = sys.argv[1], int(sys.argv[2])
+inputs = {f"{name}_path": f"{root}/{name}" for name in ("train", "cache", "tokenizer")}
+sample = {"prompt": "def ", "sample_tokens": 60}
+found = {"evaluated": evaluate_lm(
+    LmEvalConfig(**inputs, output_path=f"{root}/eval", model_size="tiny", seq_len=seq_len, **sample)
+)}
 model, texts = f"{root}/train", f"{root}/clean/validation"
 
 def probs(name, sets, **given):
     made = log_probs.LogProbsConfig(model, sets, f"{root}/{name}", seq_len=seq_len, per_device_batch_size=16, **given)
     return log_probs.measure_log_probs(made)["sets"]
 
-found = {"both": probs("probs", {"cache": f"{root}/cache", "a/texts": texts})}
+found["both"] = probs("probs", {"cache": f"{root}/cache", "a/texts": texts})
 found["checkpoint"] = probs("probs-checkpoint", {"cache": f"{root}/cache"}, weights="checkpoint")["cache"]
 found["first"] = probs("probs-first", {"cache": f"{root}/cache"}, max_sequences=1)["cache"]
 os.remove(f"{root}/probs/sets/a/texts.json")
@@ -200,11 +205,15 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory, python: PreparedPython) -
 
 
 @pytest.fixture(scope="module")
-def results(pipeline: Pipeline) -> dict[str, Any]:
+def scores(pipeline: Pipeline) -> dict[str, Any]:
+    """Return what the steps that score tokens find of ``train``, all in one process."""
+    return result_of(pipeline.python.start(SCORES, str(pipeline.root), str(SEQ_LEN), env=pipeline.environment()))
+
+
+@pytest.fixture(scope="module")
+def results(scores: dict[str, Any]) -> dict[str, Any]:
     """Return the evaluation of ``train``."""
-    inputs = {f"{name}_path": pipeline.path(name) for name in ("train", "cache", "tokenizer")}
-    settings = {"model_size": "tiny", "seq_len": SEQ_LEN, "prompt": "def ", "sample_tokens": 60}
-    return pipeline.run(EVALUATE, **inputs, output_path=pipeline.path("eval"), **settings)
+    return {**scores["evaluated"], "printed": scores["printed"]}
 
 
 def test_training_in_two_processes_learns_and_measures(pipeline: Pipeline) -> None:
@@ -350,13 +359,6 @@ def test_bits_per_byte_use_bytes_of_validation_text(pipeline: Pipeline, results:
     assert 0 <= results["bytes"] - (all_bytes - sum(spelled[token] for token in left_out)) <= len(texts)
     bits = results["checkpoint"]["loss"] * results["tokens"] / 0.6931471805599453
     assert results["checkpoint"]["bpb"] == pytest.approx(bits / results["bytes"], rel=1e-9)
-
-
-@pytest.fixture(scope="module")
-def scores(pipeline: Pipeline) -> dict[str, Any]:
-    """Return what the steps that score tokens find of ``train``."""
-    program = pipeline.python.start(SCORES, str(pipeline.root), str(SEQ_LEN), env=pipeline.environment())
-    return result_of(program)
 
 
 def test_log_probs_match_levanters_and_bytes_of_texts(

@@ -47,7 +47,7 @@ class TokenBytes:
         ``tokens`` are those of all texts in a row, each of which begins at one of ``starts``.
         """
 
-        spelled = self.lengths[tokens]
+        spelled: np.ndarray = self.lengths[tokens]
         if self.end_of_text is not None and len(tokens):
             is_end = tokens == self.end_of_text
             spelled[is_end] = 0
