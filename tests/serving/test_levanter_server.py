@@ -1,6 +1,6 @@
 """OpenAI's API as the engines speak it: one table for Levanter's server and, in ``make test-long``, for vLLM.
 
-vLLM needs an environment of its own (``docs/serving.md``): ``TRADEWIND_VLLM_PYTHON`` names its Python.
+vLLM needs an environment of its own (``tests/README.md``): ``TRADEWIND_VLLM_PYTHON`` names its Python.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import fsspec
+import numpy as np
 import pytest
 
 from tests.datasets.hub_server import COMMIT, TOKEN, HubServer, cut, hub
@@ -22,7 +23,7 @@ from tests.support.waiting import until
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.serving import weights
 from tradewind.serving.config import ServingConfig
-from tradewind.serving.weights import check_model, local_model, stored_export
+from tradewind.serving.weights import check_model, local_model
 
 __all__ = ["gcs", "gcs_server", "hub"]
 REPO = "people/llama"
@@ -101,7 +102,10 @@ def test_newest_complete_export_is_served_where_it_is(
         (lambda run: (run / "tokenizer.json").unlink(), r"has no tokenizer \(tokenizer.json\): wait for its end"),
         (lambda run: (run / "model.safetensors").unlink(), "lacks model.safetensors"),
         (cut_short, "has only a part of model.safetensors"),
-        (lambda run: (run / "config.json").rename(run / "manifest.ocdbt"), "is a checkpoint of Levanter's"),
+        (
+            lambda run: (run / "config.json").rename(run / "manifest.ocdbt"),
+            "of Levanter's.*no export is beside",
+        ),
     ],
 )
 def test_model_that_is_not_complete_is_refused(
@@ -110,7 +114,7 @@ def test_model_that_is_not_complete_is_refused(
     run = shutil.copytree(export, tmp_path / "run")
     spoil(run)
     with pytest.raises(ValueError, match=message):
-        stored_export(str(run))
+        local_model(served(str(run)))
 
 
 @pytest.mark.parametrize(
@@ -235,7 +239,7 @@ def test_workers_of_a_node_share_a_copy_and_finish_a_killed_one(
     assert requests_of(hub, "config.json") == 1
 
 
-def test_unused_copies_make_room_and_too_large_a_model_is_refused(
+def test_unused_copies_make_room_for_a_model_or_it_is_refused(
     hub: HubServer, model: dict[str, bytes], node: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used = local_model(served(MODEL))
@@ -245,3 +249,50 @@ def test_unused_copies_make_room_and_too_large_a_model_is_refused(
         local_model(served(f"hub:{REPO}@{COMMIT[:7]}"))
     assert Path(used).exists(), "this process uses it"
     assert not old.exists()
+
+
+CHECKPOINT = """
+import sys
+import equinox as eqx, haliax as hax, jax, jax.numpy as jnp
+from haliax.partitioning import set_mesh
+from levanter.checkpoint import save_checkpoint
+from levanter.utils.mesh import create_mesh_from_axis_specs
+from tradewind.recipes.lm.levanter_parts import mesh
+from tradewind.serving.levanter_model import described
+export, folder = sys.argv[1:]
+config, converter = described(export)
+made = mesh()
+ici, dcn = made.axis_shapes(1, 1)
+with set_mesh(create_mesh_from_axis_specs(ici_axes=ici, dcn_axes=dcn)):
+    mapping = made.resolved_param_mapping
+    model = converter.load_pretrained(config.model_type, ref=export, config=config, axis_mapping=mapping)
+    doubled = jax.tree.map(lambda array: 2 * array, model, is_leaf=eqx.is_array)
+    save_checkpoint({"model": doubled}, 5, folder, is_temporary=False)
+"""
+
+
+@pytest.mark.long
+def test_checkpoint_is_converted_once_with_files_of_an_export(export: Path, tmp_path: Path) -> None:
+    from safetensors.numpy import load_file
+
+    shutil.copytree(export, tmp_path / "run" / "hf" / "step-3")
+    checkpoint = tmp_path / "run" / "checkpoints" / "step-5"
+    env = os.environ | {"JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1"}
+    subprocess.run([sys.executable, "-c", CHECKPOINT, str(export), str(checkpoint)], env=env, check=True)
+    folder = Path(local_model(served(str(checkpoint))))
+    converted, before = load_file(folder / "model.safetensors"), load_file(export / "model.safetensors")
+    assert converted.keys() == before.keys()
+    for name, values in converted.items():
+        np.testing.assert_array_equal(values, 2 * before[name])
+    for name in ("tokenizer.json", "chat_template.jinja"):
+        assert (folder / name).read_bytes() == (export / name).read_bytes()
+    made_at = folder.stat().st_ctime_ns
+    assert (
+        local_model(served(str(checkpoint))) == str(folder)
+        and (folder / "model.safetensors").stat().st_ctime_ns <= made_at
+    )
+    (checkpoint / "metadata.json").unlink()
+    (checkpoint / "manifest.ocdbt").write_bytes(b"0")
+    with pytest.raises(ValueError, match="the checkpoint cannot be converted: "):
+        local_model(served(str(checkpoint)))
+    assert [path.name for path in folder.parent.iterdir() if path.is_dir()] == [folder.name]

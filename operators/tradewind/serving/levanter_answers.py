@@ -29,7 +29,7 @@ class Choice:
     """Text that was not sent yet, as ``told``."""
     told: list[_Told] = field(default_factory=list)
     offset: int = 0
-    """Number of characters of what was told before."""
+    """Number of characters of the tokens that were reported before."""
     tokens: int = 0
     """Number of generated tokens, including the one that ended it."""
     reason: str | None = None

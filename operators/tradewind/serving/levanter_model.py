@@ -33,7 +33,7 @@ from tradewind.storage.bounded_read import SMALL, read_local
 from tradewind.text import did_you_mean, truncated_repr
 
 TOP: Final = 20
-"""Likeliest tokens of which log probabilities are told, at most."""
+"""Number of likeliest tokens that are reported, at most."""
 DEFAULT_CONTEXT: Final = 4096
 """Longest sequence by default, if the model's own context is longer."""
 _OTHER_NAMES: Final = {"qwen2": "qwen", "gemma3_text": "gemma3"}
@@ -90,7 +90,7 @@ class LevanterModel:
 
     def __init__(self, folder: str, *, max_seq_len: int | None, max_seqs: int) -> None:
         quiet_libraries()
-        config, converter = _described(folder)
+        config, converter = described(folder)
         if max_seq_len is not None and max_seq_len > config.max_seq_len:
             raise ValueError(f"max_seq_len={max_seq_len} is longer than the model's context of {config.max_seq_len}.")
         self.max_seq_len: int = max_seq_len or min(config.max_seq_len, DEFAULT_CONTEXT)
@@ -258,7 +258,7 @@ def _score(top: int, model: Any, tokens: Any) -> tuple[Any, Any, Any]:
     return logprobs.reshape(shape), ids.reshape(*shape, top), tops.reshape(*shape, top)
 
 
-def _described(folder: str) -> tuple[Any, Any]:
+def described(folder: str) -> tuple[Any, Any]:
     """Return Levanter's config of the model in ``folder``, and what converts its weights."""
     file = os.path.join(folder, "config.json")
     content = read_local(file, SMALL)

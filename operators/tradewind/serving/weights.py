@@ -14,15 +14,17 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from tradewind.datasets.downloads import PROVENANCE_FILE, Copies, Reader, read_store
+from tradewind.datasets.downloads import LIST_FILE, PROVENANCE_FILE, Copies, Reader, read_store
 from tradewind.datasets.files import basename, exists, is_remote, join, parent, state_of, write_json
 from tradewind.datasets.hub import Hub, HubAccess, check_repo_id
 from tradewind.datasets.source_files import DownloadError, SourceFile
@@ -32,12 +34,13 @@ from tradewind.recipes.train_config import export_path
 from tradewind.records.lease_store import LeaseHolder, LeaseStore, check_still_held, is_in_use
 from tradewind.records.pins import OWN_FOLDER
 from tradewind.runtime.driver.secrets import fetch_secrets
+from tradewind.runtime.pods.process_env import ON_CPU
 from tradewind.serving.config import HUB_PREFIX, ServingConfig
 from tradewind.steps.amounts import human_size
 from tradewind.storage import Location, file_system_at
 from tradewind.storage.bounded_read import LARGE
 from tradewind.storage.bucket_regions import bucket_region
-from tradewind.text import escape_control_characters, truncated_repr
+from tradewind.text import escape_control_characters, single_line, truncated_repr
 
 NODE_FOLDER: Final = Path(tempfile.gettempdir(), f"tradewind-models-{os.getuid()}")
 _WEIGHTS: Final = (".safetensors", ".bin")
@@ -45,7 +48,8 @@ _OTHERS: Final = (".json", ".jinja", ".model", ".txt", ".tiktoken")
 _TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "vocab.json")
 _HUB_MODEL: Final = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)@(?P<commit>[0-9a-f]{7,40})")
 _STEP: Final = re.compile(r"step-(\d+)")
-_CHECKPOINT: Final = "manifest.ocdbt"
+CHECKPOINT: Final = "manifest.ocdbt"
+"""File of each checkpoint of Levanter's."""
 _SPARE_BYTES: Final = 256 << 20
 _MAX_POLL_S: Final = 2.0
 _in_use: Final[list[int]] = []
@@ -73,14 +77,16 @@ def local_model(config: ServingConfig) -> str:
     """
     if config.is_from_hub:
         return _of_hub(config)
+    if exists(join(config.model, CHECKPOINT)):
+        return _of_checkpoint(config.model.rstrip("/"))
     found = stored_export(config.model)
     if not is_remote(found):
-        return file_system_at(found)[1]
+        return str(file_system_at(found)[1])
     return _on_node(_near(_stored(found)))
 
 
 def check_model(model: str) -> None:
-    """Refuse a name of the hub's without a commit; asks nobody.
+    """Refuse a name of the hub's without a commit; makes no request.
 
     Raises:
         ValueError: The message says what to give.
@@ -98,7 +104,7 @@ def stored_export(path: str) -> str:
     folder = path.rstrip("/")
     shown = escape_control_characters(path)
     problem = ""
-    for each in _candidates(folder):
+    for each in _candidates(folder):  # the first is preferred
         if exists(join(each, "config.json")):
             flaw = _flaw(each)
             if flaw is None:
@@ -106,17 +112,12 @@ def stored_export(path: str) -> str:
             problem = problem or f"model={shown}: the export {each} {flaw}"
     if problem:
         raise ValueError(f"{problem}: wait for its end, or export it again.")
-    if exists(join(folder, _CHECKPOINT)):
-        raise ValueError(
-            f"model={shown} is a checkpoint of Levanter's, which has no tokenizer and no config of its model: give an "
-            "export, which a training writes to hf/ at its end and after each hf_save_steps."
-        )
     there = "has no export in the form of Hugging Face, hf/config.json" if _is_folder(folder) else "is not there"
     raise ValueError(f"model={shown} {there}.")
 
 
 def _candidates(folder: str) -> list[str]:
-    """Return the folders that may be the export, the first is preferred."""
+    """Return the folders that may be the export."""
     exports = export_path(folder)
     return [folder, exports, *_steps(exports), *_steps(folder)]
 
@@ -285,13 +286,63 @@ def _named(name: str, folder: str) -> _Model:
     return _Model(name, files, read_store)
 
 
+def _of_checkpoint(path: str) -> str:
+    """Return this node's export of a checkpoint; config and tokenizer are those of an export of the same training."""
+    above = [parent(path), parent(parent(path))]
+    like = next((each for folder in above if (each := _export_or_none(folder)) is not None), None)
+    if like is None:
+        shown, beside = (escape_control_characters(each) for each in (path, export_path(above[-1])))
+        raise ValueError(
+            f"model={shown} is a checkpoint of Levanter's, which has no tokenizer and no config of its model, and no "
+            f"export is beside it ({beside}): give an export, which a training writes at its end and after each "
+            "hf_save_steps."
+        )
+    model = _stored(like)
+    digest = hashlib.sha256(repr((path, state_of(join(path, CHECKPOINT)), model.name)).encode()).hexdigest()[:16]
+    fill = partial(_convert, path, model)
+    return _on_node_as(f"{basename(path)}-{digest}", model.size, fill)
+
+
+def _export_or_none(folder: str) -> str | None:
+    try:
+        return stored_export(folder)
+    except ValueError:
+        return None
+
+
+def _convert(checkpoint: str, like: _Model, part: Path) -> None:
+    shutil.rmtree(part, ignore_errors=True)
+    described = [file for file in like.files if file.name.endswith(_OTHERS) and not file.name.endswith(".index.json")]
+    with tempfile.TemporaryDirectory(prefix="tradewind-export-") as folder:
+        Copies(folder, like.read, lambda *_: None).make(described)
+        Path(folder, LIST_FILE).unlink()
+        command = [sys.executable, "-m", "tradewind.serving.convert_checkpoint", checkpoint, folder, str(part)]
+        done = subprocess.run(command, env=os.environ | ON_CPU, capture_output=True, text=True)
+    if done.returncode != 0:
+        why = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        raise ValueError(f"model={checkpoint}: the checkpoint cannot be converted: {single_line(why[0])}")
+
+
 def _on_node(model: _Model) -> str:
     """Return this node's copy of the model; make it unless it is there."""
-    while (folder := _used(model.name)) is None:
-        lock = _locked(model.name, fcntl.LOCK_EX)
+
+    def copy(part: Path) -> None:
+        Copies(str(part), model.read, lambda *_: None).make(model.files)
+
+    return _on_node_as(model.name, model.size, copy)
+
+
+def _on_node_as(name: str, size: int, make: Callable[[Path], None]) -> str:
+    """Return this node's folder of that name; ``make`` fills a folder that becomes it, unless it is there."""
+    while (folder := _used(name)) is None:
+        lock = _locked(name, fcntl.LOCK_EX)
         try:
-            if not (NODE_FOLDER / model.name).exists():
-                _fill_node(model)
+            if not (NODE_FOLDER / name).exists():
+                part = NODE_FOLDER / f"{name}.part"
+                _make_room(name, size, part)
+                print(f"Copying {name}, {human_size(size)}, to {NODE_FOLDER}.", flush=True)
+                make(part)
+                part.rename(NODE_FOLDER / name)
         finally:
             os.close(lock)
     return folder
@@ -321,18 +372,10 @@ def _locked(name: str, kind: int) -> int:
     return lock
 
 
-def _fill_node(model: _Model) -> None:
-    part = NODE_FOLDER / f"{model.name}.part"
-    _make_room(model, part)
-    print(f"Copying {model.name}, {human_size(model.size)}, to {NODE_FOLDER}.", flush=True)
-    Copies(str(part), model.read, lambda *_: None).make(model.files)
-    part.rename(NODE_FOLDER / model.name)
-
-
-def _make_room(model: _Model, part: Path) -> None:
+def _make_room(name: str, size: int, part: Path) -> None:
     """Remove copies that no process uses, oldest first, until the model fits; refuse it if it never does."""
     there = sum(file.stat().st_size for file in part.iterdir()) if part.exists() else 0
-    needed = model.size - there + _SPARE_BYTES
+    needed = size - there + _SPARE_BYTES
     others = [each for each in NODE_FOLDER.iterdir() if each.is_dir() and each != part]
     for other in sorted(others, key=lambda each: each.stat().st_mtime):
         if _free_bytes() >= needed:
@@ -340,7 +383,7 @@ def _make_room(model: _Model, part: Path) -> None:
         _remove_unused(other)
     if _free_bytes() < needed:
         raise ValueError(
-            f"The model {model.name} has {human_size(model.size)}, and {NODE_FOLDER} has room for "
+            f"The model {name} has {human_size(size)}, and {NODE_FOLDER} has room for "
             f"{human_size(max(0, _free_bytes() - _SPARE_BYTES))}: give the cluster's nodes larger disks, or set TMPDIR."
         )
 
