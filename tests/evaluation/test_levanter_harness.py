@@ -17,7 +17,7 @@ from tests.serving.exports import tiny_export
 from tests.support.fork_server import prepared_to_train
 from tradewind.evaluation import levanter_harness
 from tradewind.evaluation.config import EvaluationConfig, ServedAddress
-from tradewind.evaluation.results import Status, read_record
+from tradewind.evaluation.results import EvaluationRecord, Model, Serving, Status, read_record, write_results
 from tradewind.evaluation.steps import evaluate_levanter_lm_evaluation_harness
 from tradewind.evaluation.tasks import EvalTaskConfig
 from tradewind.rehearsal.local.processes import free_port
@@ -242,6 +242,19 @@ def test_kept_tasks_are_only_of_the_same_evaluation(tmp_path: Path, monkeypatch:
         {"model_path": str(tmp_path / "run/hf/step-9")},
     ]  # fmt: skip
     assert len({kept(), *(kept(**changed) for changed in changes)}) == 1 + len(changes)
+
+
+@pytest.mark.parametrize(
+    ("status", "is_measured"), [(Status.SUCCEEDED, True), (Status.INCOMPLETE, True), (Status.FAILED, False)]
+)
+def test_restart_measures_failed_tasks_again(tmp_path: Path, status: Status, is_measured: bool) -> None:
+    config = EvaluationConfig(
+        "levanter_lm_evaluation_harness", None, str(tmp_path), [EvalTaskConfig("mmlu", 0)], "/model"
+    )
+    assert not levanter_harness._was_measured(config)
+    record = EvaluationRecord("levanter", status, Model("/model", "model"), Serving("in_process"), 0.0, 1.0)
+    write_results(str(tmp_path), record, [])
+    assert levanter_harness._was_measured(config) == is_measured
 
 
 def test_kept_task_replaces_files_of_a_killed_copy(tmp_path: Path) -> None:
