@@ -16,13 +16,49 @@ import pytest
 import requests
 
 from tests.serving.exports import tiny_export
+from tests.serving.tiny_engine import log_probability
 from tests.support.waiting import until
+from tradewind.evaluation.config import EvaluationConfig, ServedAddress
+from tradewind.evaluation.tasks import EvalTaskConfig
 from tradewind.rehearsal.local.processes import free_port
 
 REPOSITORY: Final = Path(__file__).parents[2]
 LM_EVAL: Final = Path(sys.prefix, "lm-eval")
 """Folder where ``make init`` installs the harness."""
 TASKS: Final = Path(__file__).with_name("tasks")
+COLORS: Final = ("sky", "grass", "snow", "coal", "sun", "rose")
+CHOICES: Final = (" blue", " green", " white")
+EVALS: Final = (
+    EvalTaskConfig("colors", 0),
+    EvalTaskConfig("colors", 1),
+    EvalTaskConfig("words", 0),
+    EvalTaskConfig("both", 0),
+)
+
+
+def lm_eval_config(address: str, export: Path, output: Path, *evals: EvalTaskConfig, **more: Any) -> EvaluationConfig:
+    """Return the config of an evaluation of tasks in ``tasks`` with lm-eval."""
+    given = {"serving": ServedAddress(address, "tiny"), "task_path": str(TASKS), "num_concurrent": 4} | more
+    return EvaluationConfig(
+        "lm_evaluation_harness", "tiny", str(output), evals=evals or EVALS, model_path=str(export), **given
+    )
+
+
+def expected_accuracy(export: Path) -> float:
+    """Return how often the right choice of ``colors`` has the largest probability in the tiny engine."""
+    from transformers import AutoTokenizer
+
+    encode = AutoTokenizer.from_pretrained(str(export)).encode
+    right = 0
+    for number, thing in enumerate(COLORS):
+        question = f"The color of {thing}, number {number}, is"
+        begin, sums = len(encode(question)), []
+        for choice in CHOICES:
+            tokens = [f" {token}" for token in encode(question + choice)]
+            after = range(begin, len(tokens))
+            sums.append(sum(log_probability("".join(tokens[:place]), tokens[place]) for place in after))
+        right += sums.index(max(sums)) == number % 3
+    return right / len(COLORS)
 
 
 @dataclass

@@ -2,47 +2,133 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
+import hashlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.evaluation.conftest import TASKS, Engine
-from tradewind.evaluation.config import EvaluationConfig, ServedAddress
+from tests.evaluation.conftest import Engine, expected_accuracy, lm_eval_config
+from tests.serving.exports import tiny_export
+from tradewind.evaluation.config import ServedAddress
+from tradewind.evaluation.lm_eval_files import read_lm_eval
 from tradewind.evaluation.results import Status, read_record
-from tradewind.evaluation.run import evaluate
+from tradewind.evaluation.run import EvaluationError, evaluate
 from tradewind.evaluation.tasks import EvalTaskConfig
-
-EVALS = [
-    EvalTaskConfig("colors", 0),
-    EvalTaskConfig("colors", 1),
-    EvalTaskConfig("words", 0),
-    EvalTaskConfig("both", 0),
-]
-
-
-def config(engine: Engine | str, export: Path, output: Path, *evals: EvalTaskConfig, **more: Any) -> EvaluationConfig:
-    address = engine if isinstance(engine, str) else engine.address
-    return EvaluationConfig(
-        "lm_evaluation_harness",
-        "tiny",
-        str(output),
-        evals=evals or EVALS,
-        model_path=str(export),
-        **{"serving": ServedAddress(address, "tiny"), "task_path": str(TASKS), "num_concurrent": 4} | more,
-    )
 
 
 @pytest.mark.slow
 def test_tasks_measured_and_written(
     engine: Engine, export: Path, tmp_path: Path, lm_eval: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of 8 CPU seconds: what lm-eval asks and writes shows only in a run of it."""
+    """Of 5 CPU seconds: what lm-eval asks and writes shows only in a run of it."""
     output = tmp_path / "out"
-    result = evaluate(config(engine, export, output))
+    result = evaluate(lm_eval_config(engine.address, export, output))
+    accuracy = expected_accuracy(export)
+    assert result["status"] == "succeeded"
+    assert result["scores"] == {
+        "colors_0shot": {"acc": accuracy},
+        "colors_1shot": {"acc": result["scores"]["colors_1shot"]["acc"]},
+        "words": {"exact_match": 0.0},
+        "both/colors": {"acc": accuracy},
+        "both/words": {"exact_match": 0.0},
+        "both": {},
+    }
     record = read_record(str(output))
-    print(capsys.readouterr().out)
-    print(json.dumps(record.as_json(), indent=1))
-    print(result)
-    assert record.status is Status.SUCCEEDED
+    assert (record.requests, record.cached) == (66, 0) == (len(engine.requests("answered")), 0)
+    assert record.tasks["colors_1shot"].num_fewshot == 1
+    assert record.tasks["colors_0shot"].task_version == "2.1"
+    assert record.groups["both"].members == ("both/colors", "both/words")
+    assert (record.harness_version, record.serving.engine) == ("0.4.13", "api")
+    assert not (output / ".answers").exists()
+    lines = capsys.readouterr().out
+    assert "colors_0shot: 6 documents, about 18 requests." in lines
+    assert "exact_match ↑" in lines
+    (words,) = read_lm_eval(output / "lm_eval/002-words", "words")
+    assert [sample.target for sample in words.samples] == ["blue", "green", "white", "black", "yellow", "red"]
+    assert words.samples[0].prompt == "What is the color of sky?"
+    assert words.higher_is_better == {"exact_match": True}
+
+
+@pytest.mark.slow
+def test_impossible_tasks_refused_together(export: Path, tmp_path: Path, lm_eval: None) -> None:
+    evals = [EvalTaskConfig(name) for name in ("long_questions", "of_the_hub", "broken", "colors")]
+    with pytest.raises(ValueError, match="evals has") as refused:
+        evaluate(lm_eval_config("http://127.0.0.1:1/v1", export, tmp_path / "out", *evals))
+    for part in (
+        "'long_questions', of which 2 documents do not fit into the model's context of 256 tokens (the longest needs "
+        "1,0",
+        "): 1, 3. Give fewer shots",
+        "'of_the_hub', whose data is not on this host, and the evaluation may not use the network: give network=True",
+        "'broken', which lm-eval cannot prepare: UndefinedError: 'there_is_none' is undefined",
+    ):
+        assert part in str(refused.value)
+    assert "colors" not in str(refused.value)
+    assert not (tmp_path / "out" / "record.json").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_chat_tasks_fail_one_by_one(engine: Engine, export: Path, tmp_path: Path, lm_eval: None) -> None:
+    """A task whose process dies, and a document that the server refuses, take no other along."""
+    output = tmp_path / "out"
+    evals = [EvalTaskConfig(name) for name in ("colors", "words", "dies", "refused")]
+    with pytest.raises(EvaluationError, match="1 of 4 tasks failed: dies: lm-eval's process ended with exit code 9"):
+        evaluate(lm_eval_config(engine.address, export, output, *evals, apply_chat_template=True))
+    record = read_record(str(output))
+    status = {name: task.status for name, task in record.tasks.items()}
+    assert status == {
+        "colors": Status.SUCCEEDED,
+        "words": Status.SUCCEEDED,
+        "dies": Status.FAILED,
+        "refused": Status.INCOMPLETE,
+    }
+    (score,) = record.tasks["refused"].scores
+    assert (score.value, score.scored, score.attempted, score.errors) == (None, 5, 6, 1)
+    template = (export / "chat_template.jinja").read_text()
+    digests = {record.tasks[name].chat_template_sha256 for name in ("colors", "words", "refused")}
+    assert digests == {hashlib.sha256(template.encode()).hexdigest()}
+    assert "<user>What is the color of sky?" in engine.requests("answered")
+    assert len(engine.requests("answered")) == 18 + 6 + 6 + 5
+    assert (output / ".answers").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_unknown_task_refused_with_nearest_names(export: Path, tmp_path: Path, lm_eval: None) -> None:
+    """Of 16 CPU seconds, in which lm-eval reads its own 14,000 tasks."""
+    evals = [EvalTaskConfig("colors"), EvalTaskConfig("arc_eazy")]
+    with pytest.raises(
+        ValueError, match="evals has 'arc_eazy', which lm-eval does not know.*: did you mean .*arc_easy"
+    ):
+        evaluate(lm_eval_config("http://127.0.0.1:1/v1", export, tmp_path / "out", *evals))
+
+
+ABSENT = ServedAddress("http://127.0.0.1:1/v1", "m", "NO_KEY")
+REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
+    "option": ({"options": {"truncated": True}}, "options has 'truncated', .*; did you mean 'truncate'"),
+    "value": ({"options": {"truncate": 1}}, r"options\['truncate'\]=1: give True or False"),
+    "none": ({"evals": []}, "evals is empty"),
+    "twice": ({"evals": [EvalTaskConfig("a"), EvalTaskConfig("a")]}, "evals has two tasks"),
+    "installed": ({}, "lm-eval is not installed on this cluster"),
+    "model": ({"model_path": "/there/is/none"}, "model_path='/there/is/none' holds no export"),
+    "key": ({"serving": ABSENT}, "The environment variable NO_KEY with the key for http"),
+    "judge": ({"judge": ABSENT}, "The environment variable NO_KEY with the key for http"),
+    "harness": ({"evaluator": "lm_eval_harness"}, "evaluator='lm_eval_harness' is no harness; did you mean"),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), REFUSALS.values(), ids=REFUSALS)
+def test_impossible_evaluation_refused(changes: dict[str, Any], message: str, export: Path, tmp_path: Path) -> None:
+    config = dataclasses.replace(lm_eval_config("http://127.0.0.1:1/v1", export, tmp_path / "out"), **changes)
+    with pytest.raises(ValueError, match=message):
+        evaluate(config)
+    assert not (tmp_path / "out").exists()
+
+
+def test_chat_without_template_refused(tmp_path: Path) -> None:
+    export = tiny_export(tmp_path / "plain", chat=False)
+    config = lm_eval_config("http://127.0.0.1:1/v1", export, tmp_path / "out", apply_chat_template=True)
+    with pytest.raises(ValueError, match="apply_chat_template=True: the tokenizer of .*plain has no chat template"):
+        evaluate(config)

@@ -1,7 +1,8 @@
 """A tiny engine with OpenAI's API, as a program: ``python tests/serving/tiny_engine.py --port N [--log FILE] ...``.
 
 Answers follow from a hash of the prompt, so that every engine gives the same. Each request is a line of ``--log`` when
-it begins and when it is answered: ``{"event", "path", "prompt", "pid"}``. A prompt with ``!exit`` ends the process.
+it begins and when it is answered: ``{"event", "path", "prompt", "pid"}``. A prompt with ``!exit`` ends the process; one
+with ``!refuse`` is refused.
 """
 
 from __future__ import annotations
@@ -102,6 +103,8 @@ class TinyEngine:
         self.note("begun", request.path, given)
         if "!exit" in json.dumps(given):
             os._exit(3)
+        if "!refuse" in json.dumps(given):
+            return web.json_response({"error": {"message": "refused", "type": "invalid"}}, status=400)
         limit = body.get("max_tokens", body.get("max_completion_tokens", 16))
         identity = f"cmpl-{os.getpid()}-{next(self.numbers)}"
         if body.get("stream"):

@@ -51,10 +51,7 @@ def check(run: HarnessRun) -> Prepared:
     """
     config = run.config
     tasks = check_tasks(config.evals)
-    for name, given in config.options.items():
-        if name not in OPTIONS:
-            raise ValueError(f"options has {name!r}, which is none of lm-eval's here; {did_you_mean(name, OPTIONS)}")
-        FLAG.check(f"options[{name!r}]", given)
+    check_options(config.options)
     if importlib.util.find_spec("lm_eval") is None:
         raise ValueError(
             "lm-eval is not installed on this cluster: use an image with the extra 'evaluation' of "
@@ -67,6 +64,14 @@ def check(run: HarnessRun) -> Prepared:
         prepared.close()
         raise
     return prepared
+
+
+def check_options(options: Any) -> None:
+    """Refuse unknown options, also while a DAG file is parsed; raises ``ValueError``."""
+    for name, given in options.items() if isinstance(options, Mapping) else ():
+        if name not in OPTIONS:
+            raise ValueError(f"options has {name!r}, which is none of lm-eval's here; {did_you_mean(name, OPTIONS)}")
+        FLAG.check(f"options[{name!r}]", given)
 
 
 def run(run: HarnessRun) -> list[TaskResult]:

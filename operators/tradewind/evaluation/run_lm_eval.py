@@ -63,15 +63,16 @@ class _Errors:
 
     def of(self, arguments: Iterable[Sequence[Any]]) -> str | None:
         """Return the error of a document with these requests."""
-        for request in arguments:
-            for generate in (True, False):
-                if (found := self._messages.get(self._key(request, generate=generate))) is not None:
-                    return found
+        for request in (each for each in arguments if len(each) > 1):
+            generate = not isinstance(request[1], str)
+            if (found := self._messages.get(self._key(request, generate=generate))) is not None:
+                return found
         return None
 
     @staticmethod
     def _key(request: Sequence[Any], *, generate: bool) -> Any:
-        return ("generate", str(request[0])) if generate else ("score", *map(str, request[:2]))
+        prompt = request[0][0] if isinstance(request[0], tuple) else request[0]  # a chat
+        return ("generate", prompt) if generate else ("score", prompt, request[1])
 
 
 class _Asking:

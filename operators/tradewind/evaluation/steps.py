@@ -13,10 +13,11 @@ from typing import Any, Final
 
 from tradewind.evaluation import levanter_harness
 from tradewind.evaluation.config import OWN_MODEL, EvaluationConfig, ServedAddress
-from tradewind.evaluation.harnesses import LEVANTER_HARNESS
+from tradewind.evaluation.harnesses import LEVANTER_HARNESS, harness_of
+from tradewind.evaluation.lm_eval import check_options
 from tradewind.evaluation.marins import resources_of
 from tradewind.evaluation.run import evaluate
-from tradewind.evaluation.tasks import EvalTaskConfig
+from tradewind.evaluation.tasks import EvalTaskConfig, check_tasks
 from tradewind.recipes.data.document_sets import path_input
 from tradewind.recipes.model_spec import versioned_value
 from tradewind.recipes.steps import naming_step
@@ -54,8 +55,13 @@ def evaluation_step(
         if field not in known:
             meant = did_you_mean(field, [*known, *_STEP_OPTIONS])
             raise ValueError(f"{truncated_repr(field)} is no option of an evaluation; {meant}")
+    harness_of(evaluator)
+    if isinstance(given.get("evals"), (str, list, tuple)):
+        given["evals"] = list(_tasks(given["evals"]))
+    if evaluator == "lm_evaluation_harness":
+        check_options(given.get("options", {}))
     EvaluationConfig(evaluator, evaluation_path="checked here", **{"model_name": None} | given)
-    fields = {field: _counted(field, value) if field in counted else value for field, value in given.items()}
+    fields = {field: versioned_value(value) if field in counted else value for field, value in given.items()}
     paths = {field: path_input(field, given[field]) for field in _PATHS if given.get(field) is not None}
     served = {field: _served(given.get(field), field) for field in ("serving", "judge")}
     config = EvaluationConfig(
@@ -66,8 +72,11 @@ def evaluation_step(
     return ExecutorStep(name, evaluate, config, resumable=RESUMABLE, **about | placed)
 
 
-def _counted(field: str, value: Any) -> Any:
-    return value if value is None else versioned_value(list(value) if field == "evals" else value)
+def _tasks(evals: Any) -> Sequence[EvalTaskConfig]:
+    try:
+        return check_tasks(evals)
+    except TypeError as error:
+        raise ValueError(str(error)) from None
 
 
 def _served(given: Any, field: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import datasets
@@ -31,3 +32,14 @@ def long(**_: Any) -> Any:
         {"question": "word " * (1 if number % 2 == 0 else 200), "choices": CHOICES, "answer": 0} for number in range(4)
     ]
     return {"test": datasets.Dataset.from_list(rows)}
+
+
+def refused(**_: Any) -> Any:
+    """Return questions of which the tiny engine refuses the first."""
+    rows = [{"question": f"Number {number}{'!refuse' if number == 0 else ''}?", "answer": ""} for number in range(6)]
+    return {"test": datasets.Dataset.from_list(rows)}
+
+
+def die(*_: Any) -> Any:
+    """End the process that measures, as a library that crashes does."""
+    os._exit(9)

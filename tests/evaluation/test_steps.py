@@ -1,0 +1,112 @@
+"""Steps of evaluations: what counts in their versions, and what a DAG file may not say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tradewind.evaluation.config import ServedAddress
+from tradewind.evaluation.steps import evaluate_lm_evaluation_harness
+from tradewind.evaluation.tasks import EvalTaskConfig
+from tradewind.serving.config import ServingConfig
+from tradewind.steps import Cpu, ExecutorStep, Gpu, resolve
+
+EVALS = [EvalTaskConfig("arc_easy", 10)]
+POOL = ServingConfig("hub:o/m@main", "vllm", resources=Gpu(1))
+
+
+def model() -> ExecutorStep:
+    return ExecutorStep("model", print, None)
+
+
+def version(**changes: Any) -> str:
+    given: dict[str, Any] = {"model_name": "m", "model_path": model() / "hf", "evals": EVALS} | changes
+    step = evaluate_lm_evaluation_harness(**given)
+    return resolve([step], prefix="/p").steps[-1].output_path
+
+
+PLAIN = version()
+SAME: Mapping[str, dict[str, Any]] = {
+    "pool": {"serving": POOL},
+    "another pool": {"serving": ServingConfig("x", replicas=4, resources=Cpu(2))},
+    "resources": {"resource_config": Gpu(1)},
+    "engine_kwargs": {"engine_kwargs": {"max_seq_len": 128}},
+    "concurrency": {"num_concurrent": 64},
+    "patience": {"recovery_timeout_s": 60},
+    "network": {"network": True},
+    "no template": {"apply_chat_template": False},
+    "names of tasks": {"evals": (EvalTaskConfig("arc_easy", 10),)},
+    "description": {"description": "d"},
+}
+OTHER: Mapping[str, dict[str, Any]] = {
+    "evals": {"evals": [EvalTaskConfig("arc_easy", 5)]},
+    "instances": {"max_eval_instances": 10},
+    "template": {"apply_chat_template": True},
+    "generation": {"generation_params": {"temperature": 0.5}},
+    "seed": {"seed": 1},
+    "model": {"model_path": "gs://b/other"},
+    "tasks": {"task_path": "gs://b/tasks"},
+    "options": {"options": {"add_bos_token": True}},
+    "address": {"serving": ServedAddress("https://h/v1", "m")},
+    "judge": {"judge": ServedAddress("https://h/v1", "j")},
+    "judge pool": {"judge": POOL},
+}
+
+
+@pytest.mark.parametrize("changes", SAME.values(), ids=SAME)
+def test_version_ignores_where_the_model_is_served(changes: dict[str, Any]) -> None:
+    assert version(**changes) == PLAIN
+
+
+def test_version_counts_what_decides_scores() -> None:
+    versions = {name: version(**changes) for name, changes in OTHER.items()}
+    assert len({PLAIN, *versions.values()}) == len(OTHER) + 1
+
+
+REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
+    "option": ({"num_concurent": 4}, "'num_concurent' is no option of an evaluation; did you mean 'num_concurrent'"),
+    "evals": ({"evals": [5]}, r"evals\[0\] is 5"),
+    "no evals": ({"evals": []}, "evals is empty"),
+    "instances": ({"max_eval_instances": 0}, "max_eval_instances=0: give a whole number of at least 1, or None"),
+    "model": ({"model_path": 5}, "model_path=5: give a step, a path"),
+    "no model": ({"model_path": None}, "model_path=None: give the model"),
+    "serving": ({"serving": "http://h/v1"}, "serving='http://h/v1': give ServingConfig"),
+    "seed": ({"seed": -1}, "seed=-1: give a whole number of at least 0"),
+    "generation": ({"generation_params": [1]}, r"generation_params=\[1\]: give a mapping"),
+    "harness option": ({"options": {"truncated": True}}, "options has 'truncated'.*did you mean 'truncate'"),
+    "context": ({"max_context": 1}, "max_context=1: give a whole number of at least 2"),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), REFUSED.values(), ids=REFUSED)
+def test_impossible_step_refused_with_its_name(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"Step 'evaluation/lm_evaluation_harness/m': {message}"):
+        version(**changes)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "h/v1",
+        "ftp://h/v1",
+        "https://u:s3cret@h/v1",
+        "https://h/v1?key=s3cret",
+        "https://",
+        "http://h:0/v1",
+        "http://h:x",
+    ],
+)
+def test_address_that_may_hold_a_key_not_shown(address: str) -> None:
+    with pytest.raises(ValueError, match=r"^address \(not shown") as refused:
+        ServedAddress(address, "m")
+    assert "s3cret" not in str(refused.value)
+    with pytest.raises(ValueError, match=r"^api_key \(not shown") as refused:
+        ServedAddress("https://h/v1", "m", "sk-s3cret")
+    assert "s3cret" not in str(refused.value)
+
+
+def test_address_of_any_form_taken() -> None:
+    for address in ("https://h.example/v1", "http://10.0.0.1:8000/v1/", "http://[::1]:8000/v1", "https://h"):
+        assert ServedAddress(address, "m", "KEY").address == address
