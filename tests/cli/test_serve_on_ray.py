@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run
+from tests.serving.exports import tiny_export
 from tests.serving.tiny_engine import answer_text
 from tests.support.shared_clusters import shared_cluster
 from tests.support.waiting import until
@@ -113,6 +115,15 @@ def test_kept_pool_is_ended_by_stop(run: Run, tmp_path: Path) -> None:
         name, absent = stop.split()[-1], "pool-0123456789ab"
         ended = run(*stop.split(), absent)
         assert (ended.code, ended.out) == (1, f"{name}: stopped\n{absent}: absent\n")
+
+
+@pytest.mark.long
+def test_export_answers_by_levanter_as_the_page_says(tmp_path: Path) -> None:
+    with serving(str(tiny_export(tmp_path / "small")), "--timeout", "10m") as command:
+        until(lambda: "curl" in command.out or command.process.poll() is not None, "the curl line")
+        asked = subprocess.run(["sh", "-c", command.out], capture_output=True, text=True)
+        assert json.loads(asked.stdout)["choices"][0]["text"], asked.stdout + asked.stderr + command.err
+        assert command.end(signal.SIGINT) == 0
 
 
 def test_ctrl_c_while_engines_start_leaves_no_pool(jobs: RayJobs, tmp_path: Path) -> None:
