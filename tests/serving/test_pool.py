@@ -27,6 +27,7 @@ from tests.serving.pools import (
     worker_of,
 )
 from tests.serving.tiny_engine import answer_text, chat_prompt
+from tests.support.shared_clusters import NODE_SECRET
 from tests.support.waiting import until
 from tradewind.serving.pool import PoolError, ServedPool, ensure_pool, find_pools, stop_pool
 from tradewind.steps import Cpu
@@ -153,9 +154,14 @@ def test_impossible_pool_is_refused_at_once(log: Path, options: dict[str, Any], 
 
 def test_engine_that_cannot_start_is_reported_and_retried(log: Path) -> None:
     secret = "hf_" + "a1B2" * 8
-    pool = ensure_pool(tiny_config(log, "--break-with", f"no memory, {secret}", idle_timeout_s=2.0))
-    with pytest.raises(PoolError, match=r"exited with code 1 before it served(.|\n)*no memory, \*\*\*"):
+    command = ("sh", "-c", f"echo port {{port}}, no memory, {secret}, $KEY; exit 7")
+    config = tiny_config(log, command=command, secrets={"KEY": "env:ON_THE_NODE"}, idle_timeout_s=2.0)
+    pool = ensure_pool(config)
+    with pytest.raises(
+        PoolError, match=r"exited with code 7 before it served(.|\n)*no memory, \*\*\*, \*\*\*"
+    ) as error:
         pool.wait_ready()
+    assert NODE_SECRET not in str(error.value)
     assert post(pool, "/completions", {"prompt": "a"})[0] == 503
     status = pool.status()
     assert (status.state, status.start_failures) == ("failed", 3) and secret not in repr(status)

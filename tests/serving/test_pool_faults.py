@@ -136,17 +136,33 @@ def test_pool_without_its_driver_ends_at_timeout(cluster: LocalRay, log: Path, o
     until(lambda: not find_pools() and not psutil.pid_exists(engine), "the end of the pool")
 
 
-def test_pool_ends_without_its_head(cluster: LocalRay, log: Path) -> None:
-    """A frozen head is replaced by nobody: its workers end alone, and a user may stop the pool."""
+@pytest.mark.parametrize("act", ["rejoin", "stop"])
+def test_frozen_head_is_replaced_for_its_user(cluster: LocalRay, log: Path, act: str) -> None:
     pool = ensure_pool(tiny_config(log), limits=LIMITS)
     ready_engines(pool, 1)
     assert complete(pool, "a") == answer_text("a", 8)
     [engine] = {each["pid"] for each in events(log, "begun")}
     psutil.Process(actor_pid(pool.name)).suspend()
+    assert [each.state for each in find_pools()] == ["unresponsive"]
+    if act == "rejoin":
+        assert complete(pool.rejoin(), "b", retries=True) == answer_text("b", 8)
+        assert {each["pid"] for each in events(log, "begun")} == {engine}
+        return
     assert stop_pool(pool.name)
     until(lambda: not psutil.pid_exists(engine), "the end of the engine")
     with pytest.raises(PoolError, match="has ended"):
         pool.status()
+
+
+def test_lost_node_loses_no_request(cluster: LocalRay, log: Path) -> None:
+    pool = ensure_pool(tiny_config(log, "--delay", "2", resources=TpuSlice("v4-8"), replicas=2), limits=LIMITS)
+    ready_engines(pool, 2)
+    prompts = some_prompts(8)
+    answers = complete_all(pool, prompts)
+    in_flight(log, 8)
+    cluster.kill_slice("b")
+    assert answers() == answers_of(prompts)
+    assert pool.status().resent == 4
 
 
 def test_request_that_kills_engines_ends_with_error(cluster: LocalRay, log: Path) -> None:

@@ -11,14 +11,13 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import ray
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 
-from tradewind.runtime.pods.nodes import draining_nodes
+from tradewind.runtime.pods.nodes import NodeWatch
 from tradewind.serving.balancer import Balancer, Engine
 from tradewind.serving.config import PoolLimits, ServingConfig
 from tradewind.serving.front import Front
@@ -93,6 +92,7 @@ class PoolHead:
         self._losses = self._start_failures = 0
         self._start_at = 0.0
         self._last_error = ""
+        self._nodes = NodeWatch()
         self._must_end = threading.Event()
         self._is_ending = False
         self._ip = str(ray.util.get_node_ip_address())
@@ -299,17 +299,21 @@ class PoolHead:
 
     def _drain_workers(self) -> None:
         """Let engines on nodes that go finish what they have; others get what is left."""
-        going: Mapping[str, float | None] = draining_nodes() if self._workers else {}
-        for worker in list(self._workers.values()):
-            node = worker.report.node_id if worker.report is not None else ""
+        nodes = {worker.report.node_id for worker in self._workers.values() if worker.report is not None}
+        going, dead = self._nodes.draining(nodes), self._nodes.dead(nodes)
+        for worker in [each for each in self._workers.values() if each.report is not None]:
+            assert worker.report is not None
+            node = worker.report.node_id
+            if node in dead:
+                self._remove(worker, f"Worker {worker.name} was lost with its node {worker.report.node}.")
+                continue
             if worker.drain_by is None and node in going:
                 by = going[node]
                 self._drain(worker, self._memory.ends_at if by is None else by - _DRAIN_MARGIN_S)
                 print(f"Pool {self._name}: worker {worker.name} drains, since its node goes.", flush=True)
             engine = self._balancer.engines.get(worker.name)
-            if worker.drain_by is not None and (
-                engine is None or engine.in_flight == 0 or time.time() >= worker.drain_by
-            ):
+            is_done = engine is None or engine.in_flight == 0
+            if worker.drain_by is not None and (is_done or time.time() >= worker.drain_by):
                 self._remove(worker, f"Worker {worker.name} has drained.")
 
     def _drain(self, worker: _Worker, by: float) -> None:

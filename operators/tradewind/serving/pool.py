@@ -23,6 +23,8 @@ NAMESPACE: Final = "tradewind.serving"
 READY_TIMEOUT_S: Final = 3600.0
 HEAD_RESTART_S: Final = 120.0
 """How long a head may take to answer: it may have been killed, and Ray restarts it."""
+_FROZEN_S: Final = 30.0
+_LIST_S: Final = 10.0
 _STOP_S: Final = 30.0
 _POLL_S: Final = 0.5
 _TOKEN_BYTES: Final = 32
@@ -63,7 +65,8 @@ class PoolStatus:
         name: Its name.
         address: Base URL of its API.
         model: What it serves: name in the API.
-        state: ``starting`` (no engine is ready), ``ready``, ``failed`` (engines do not start) or ``ending``.
+        state: ``starting`` (no engine is ready), ``ready``, ``failed`` (engines do not start), ``ending``,
+            or ``unresponsive`` (its head does not answer).
         engines: Its engines.
         queued: Requests that wait for an engine.
         served: Requests that were answered.
@@ -160,24 +163,25 @@ class ServedPool:
         """End the pool and all its engines, and wait for that."""
         stop_pool(self.name)
 
-    def _call(self, method: str, *arguments: Any, **options: Any) -> PoolStatus:
-        """Call the head; wait while Ray restarts it.
+    def _call(self, method: str, *arguments: Any, limit_s: float = HEAD_RESTART_S, **options: Any) -> PoolStatus:
+        """Call the head; wait while Ray restarts it. A head that is frozen is killed, so that Ray does.
 
         Raises:
-            PoolError: The pool has ended.
+            PoolError: The pool has ended, or does not answer.
         """
         import ray
 
-        deadline = time.monotonic() + HEAD_RESTART_S
+        deadline, head = time.monotonic() + limit_s, None
         while True:
             try:
                 head = ray.get_actor(self.name, namespace=NAMESPACE)
-                answer: PoolStatus = ray.get(
-                    getattr(head, method).remote(*arguments, **options), timeout=max(1.0, deadline - time.monotonic())
-                )
+                asked = getattr(head, method).remote(*arguments, **options)
+                answer: PoolStatus = ray.get(asked, timeout=min(limit_s, _FROZEN_S))
             except (ray.exceptions.ActorUnavailableError, ray.exceptions.GetTimeoutError) as error:
                 if time.monotonic() > deadline:
                     raise PoolError(f"Pool {self.name} does not answer: {single_line(error)}") from None
+                if isinstance(error, ray.exceptions.GetTimeoutError) and head is not None:
+                    ray.kill(head, no_restart=False)
                 time.sleep(_POLL_S)
             except (ValueError, ray.exceptions.RayError) as error:
                 raise PoolError(f"Pool {self.name} has ended: {single_line(error)}") from None
@@ -217,12 +221,15 @@ def ensure_pool(config: ServingConfig, *, token: str | None = None, limits: Pool
 
 
 def find_pools() -> list[PoolStatus]:
-    """Return the state of each pool of the cluster."""
+    """Return the state of each pool of the cluster, also of one whose head does not answer."""
     connect()
     found = []
     for name in _heads():
-        with suppress(PoolError):  # it has just ended
-            found.append(ServedPool("", "", name).status())
+        try:
+            found.append(ServedPool("", "", name)._call("status", limit_s=_LIST_S))
+        except PoolError:
+            if name in _heads():  # else it has just ended
+                found.append(PoolStatus(name, "", "", "unresponsive"))
     return found
 
 
