@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from tests.evaluation.conftest import LM_EVAL, TASKS
 from tests.marin.checkouts import put, run
@@ -57,8 +59,10 @@ failing = EvalTaskConfig("of_the_hub", 0), EvalTaskConfig("words", 0)
 for _ in range(2):
     refusal(lambda: levanter_harness.evaluate(config(*failing, *colors, apply_chat_template=True)))
 for changed in ({"evals": [EvalTaskConfig("color", 0)]}, {"task_path": f"{root}/none"}, {"task_path": root + "/run"},
-                {"model_path": f"{root}/plain", "apply_chat_template": True}, {"model_path": f"{root}/nothing"}):
+                {"model_path": f"{root}/plain", "apply_chat_template": True}, {"model_path": f"{root}/nothing"},
+                {"max_context": 300}, {"model_path": f"{root}/other"}):
     refusal(lambda: levanter_harness.preflight(config(*colors, **changed), 4))
+refusal(lambda: levanter_harness.evaluate(config(*colors, model_path=f"{root}/diverged", evaluation_path=f"{root}/no")))
 """
 )
 SCORED = (
@@ -90,6 +94,10 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
     tiny_export(root / "run/hf/step-9", seed=3)
     tiny_export(root / "run/hf/step-10", seed=7)
     tiny_export(root / "plain", chat=False)
+    config = tiny_export(root / "other") / "config.json"
+    config.write_text(config.read_text().replace('"model_type": "llama"', '"model_type": "unheard"'))
+    weights = tiny_export(root / "diverged") / "model.safetensors"
+    save_file({name: np.full_like(array, np.nan) for name, array in load_file(weights).items()}, weights)
     with prepared_to_train(root, PYTHONPATH=str(LM_EVAL)) as python:
         yield Workbench(root, python)
 
@@ -148,13 +156,16 @@ def test_failed_task_leaves_others_measured(bench: Workbench) -> None:
     assert record.tasks["colors"].chat_template_sha256 is not None
     assert len(whole_tasks(bench.root / "failing")) == 2, "the next attempt goes on with them"
     for line, expected in zip(
-        lines[-5:],
+        lines[-8:],
         (
             "evals has 'color', which lm-eval does not know: did you mean colors",
             "is no folder: give one with lm-eval's YAML files",
             "has no *.yaml, so it has no task of lm-eval",
             "apply_chat_template=True: the tokenizer of model_path=",
             "is no model: give an export, a training, a folder of checkpoints",
+            "max_context=300 is longer than the model's context of 256 tokens",
+            "Levanter cannot read the model",
+            "2 of 2 tasks failed: colors: ValueError: the model's log probabilities are no numbers",
         ),
         strict=True,
     ):

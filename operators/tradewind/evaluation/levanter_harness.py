@@ -82,6 +82,9 @@ def check(config: EvaluationConfig) -> ModelSource:
     _check_tasks(config)
     source = _source(config)
     source.check()
+    context = source.model_config(source.local_tokenizer()).max_seq_len
+    if config.max_context is not None and config.max_context > context:
+        raise ValueError(f"max_context={config.max_context} is longer than the model's context of {context} tokens.")
     if config.apply_chat_template:
         _check_chat_template(source)
     return source

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -63,7 +64,12 @@ class LevanterLM(eval_harness.LevanterHarnessLM):
 
     def loglikelihood(self, requests: Any, disable_tqdm: bool = False) -> Any:
         self._count_long(requests)
-        return [(float(score), bool(is_greedy)) for score, is_greedy in super().loglikelihood(requests)]
+        found = [(float(score), bool(is_greedy)) for score, is_greedy in super().loglikelihood(requests)]
+        if any(math.isnan(score) for score, _ in found):
+            raise ValueError(
+                "the model's log probabilities are no numbers: its weights are broken, as of a training that diverged"
+            )
+        return found
 
     def _count_long(self, requests: Sequence[Any]) -> None:
         for start in range(0, len(requests), 1000):
