@@ -47,6 +47,7 @@ def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
         ({"prompt": "a", "logprobs": True}, "logprobs=True is no whole number", "logprobs"),
         ({"prompt": "a", "n": 0}, "n=0 is no whole number from 1 to 128", "n"),
         ({"prompt": "a", "n": 1000}, "n=1000", "n"),
+        ({"prompt": ["a"] * 1000, "n": 3}, "n=3 for 1000 prompts: a request has at most 2048 answers", "n"),
         ({"prompt": "a", "temperature": -0.1}, "temperature=-0.1 is no number from 0 to 100", "temperature"),
         ({"prompt": "a", "temperature": float("nan")}, "temperature=nan", "temperature"),
         ({"prompt": "a", "top_p": 0}, "top_p=0 is no number above 0 up to 1", "top_p"),

@@ -251,11 +251,13 @@ def _score(top: int, model: Any, tokens: Any) -> tuple[Any, Any, Any]:
         tops, ids = jax.lax.top_k(logprobs, top)
         return jnp.take_along_axis(logprobs, following[:, None], axis=-1)[:, 0], ids, tops
 
-    size = math.gcd(rows * length, _HEAD_TOKENS)
-    parts = (states.reshape(-1, size, states.shape[-1]), following.reshape(-1, size))
-    logprobs, ids, tops = jax.lax.map(of_part, parts)
-    shape = (rows, length)
-    return logprobs.reshape(shape), ids.reshape(*shape, top), tops.reshape(*shape, top)
+    count = rows * length
+    padding = -count % _HEAD_TOKENS
+    states = jnp.pad(states, ((0, padding), (0, 0))).reshape(-1, _HEAD_TOKENS, states.shape[-1])
+    logprobs, ids, tops = jax.lax.map(of_part, (states, jnp.pad(following, (0, padding)).reshape(-1, _HEAD_TOKENS)))
+    shaped = (each.reshape(count + padding, -1)[:count].reshape(rows, length, -1) for each in (logprobs, ids, tops))
+    logprobs, ids, tops = shaped
+    return logprobs[..., 0], ids, tops
 
 
 def described(folder: str) -> tuple[Any, Any]:
@@ -270,8 +272,8 @@ def described(folder: str) -> tuple[Any, Any]:
     name = _OTHER_NAMES.get(str(kind), str(kind))
     if name not in known:
         raise ValueError(
-            f"{file}: Levanter has no model of the type {truncated_repr(kind)}{did_you_mean(name, known)}; the engine "
-            "vllm may have it."
+            f"{file}: Levanter has no model of the type {truncated_repr(kind)}, but the engine vllm may have it; "
+            f"{did_you_mean(name, known)}"
         )
     converter = known[name]().hf_checkpoint_converter(ref_checkpoint=folder)
     return converter.config_from_hf_config(converter.hf_config_from_hf_checkpoint(folder)), converter

@@ -13,8 +13,8 @@ from tradewind.text import single_line, truncated_repr
 TOP_LOGPROBS: Final = 20
 MOST_CHOICES: Final = 128
 MOST_PROMPTS: Final = 2048
+"""Most prompts of a request, and most answers to all of them."""
 _NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
-    "best_of": (None, 1),
     "suffix": (None, ""),
     "presence_penalty": (None, 0),
     "frequency_penalty": (None, 0),
@@ -127,7 +127,10 @@ def _asked(
     echo: bool,
 ) -> Asked:
     _check_model(body, limits)
-    for field, neutral in _NEUTRAL.items():
+    n = _whole(body, "n", 1, 1, MOST_CHOICES) or 1
+    if len(prompts) * n > MOST_PROMPTS:
+        raise RequestError(f"n={n} for {len(prompts)} prompts: a request has at most {MOST_PROMPTS} answers.", "n")
+    for field, neutral in {**_NEUTRAL, "best_of": (None, n)}.items():
         if body.get(field) not in neutral:
             raise RequestError(f"{field}={truncated_repr(body[field])}: this server has no such option.", field)
     for prompt in prompts:
@@ -138,7 +141,7 @@ def _asked(
         temperature=_number(body, "temperature", 1.0, 0, 100),
         top_p=_number(body, "top_p", 1.0, 0, 1, above=True),
         seed=_whole(body, "seed", None, -math.inf, math.inf),
-        n=_whole(body, "n", 1, 1, MOST_CHOICES) or 1,
+        n=n,
         stops=_stops(body),
         logprobs=logprobs,
         echo=echo,

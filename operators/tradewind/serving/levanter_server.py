@@ -51,14 +51,22 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--served-name", help="the model's name in the API; by default that of its folder")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True, help="0 for a free one, which is printed")
-    parser.add_argument("--max-seq-len", type=int, help="longest sequence in tokens, prompt and answer together")
-    parser.add_argument("--max-seqs", type=int, default=16, help="how many sequences are generated at a time")
+    parser.add_argument("--max-seq-len", type=_positive, help="longest sequence in tokens, prompt and answer together")
+    parser.add_argument("--max-seqs", type=_positive, default=16, help="how many sequences are generated at a time")
     return parser
+
+
+def _positive(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise ValueError
+    return number
 
 
 async def _serve(options: argparse.Namespace) -> None:
     listener = socket.create_server((options.host, options.port), backlog=512)  # a port in use is found out at once
     folder = os.path.abspath(options.model)
+    if not os.path.isfile(os.path.join(folder, "config.json")):
+        raise ValueError(f"--model {folder} is no export in the form of Hugging Face: it has no config.json.")
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:
         keep_compilations(folder)
     tokenizer = load_tokenizer(folder)
