@@ -7,9 +7,10 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 
-from tests.evaluation.conftest import Engine, expected_accuracy, lm_eval_config
+from tests.evaluation.conftest import LM_EVAL, TASKS, Engine, expected_accuracy, lm_eval_config
 from tests.serving.exports import tiny_export
 from tradewind.evaluation.config import ServedAddress
 from tradewind.evaluation.lm_eval_files import read_lm_eval
@@ -24,7 +25,9 @@ def test_tasks_measured_and_written(
 ) -> None:
     """Of 5 CPU seconds: what lm-eval asks and writes shows only in a run of it."""
     output = tmp_path / "out"
-    result = evaluate(lm_eval_config(engine.address, export, output))
+    tasks = f"memory://{tmp_path.name}/tasks"
+    fsspec.filesystem("memory").put(f"{TASKS}/", f"/{tmp_path.name}/tasks", recursive=True)
+    result = evaluate(lm_eval_config(engine.address, export, output, task_path=tasks))
     accuracy = expected_accuracy(export)
     assert result["status"] == "succeeded"
     assert result["scores"] == {
@@ -112,7 +115,8 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
     "none": ({"evals": []}, "evals is empty"),
     "twice": ({"evals": [EvalTaskConfig("a"), EvalTaskConfig("a")]}, "evals has two tasks"),
     "installed": ({}, "lm-eval is not installed on this cluster"),
-    "model": ({"model_path": "/there/is/none"}, "model_path='/there/is/none' holds no export"),
+    "tasks": ({"task_path": "/there/is/none"}, "task_path='/there/is/none' is no folder"),
+    "model": ({"model_path": "/there/is/none"}, "model=/there/is/none is not there"),
     "key": ({"serving": ABSENT}, "The environment variable NO_KEY with the key for http"),
     "judge": ({"judge": ABSENT}, "The environment variable NO_KEY with the key for http"),
     "harness": ({"evaluator": "lm_eval_harness"}, "evaluator='lm_eval_harness' is no harness; did you mean"),
@@ -120,7 +124,11 @@ REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("changes", "message"), REFUSALS.values(), ids=REFUSALS)
-def test_impossible_evaluation_refused(changes: dict[str, Any], message: str, export: Path, tmp_path: Path) -> None:
+def test_impossible_evaluation_refused(
+    changes: dict[str, Any], message: str, export: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "task_path" in changes:
+        monkeypatch.syspath_prepend(str(LM_EVAL))
     config = dataclasses.replace(lm_eval_config("http://127.0.0.1:1/v1", export, tmp_path / "out"), **changes)
     with pytest.raises(ValueError, match=message):
         evaluate(config)

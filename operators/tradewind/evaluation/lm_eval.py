@@ -13,17 +13,21 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
+from tradewind.datasets.files import is_remote
 from tradewind.evaluation.harnesses import HarnessRun
 from tradewind.evaluation.lm_eval_files import read_lm_eval
 from tradewind.evaluation.progress import Progress
 from tradewind.evaluation.results import Status, TaskResult
 from tradewind.evaluation.tasks import EvalTaskConfig, check_tasks, labels
+from tradewind.steps.amounts import human_size
 from tradewind.steps.fields import FLAG
-from tradewind.text import did_you_mean, single_line
+from tradewind.storage import file_system_at
+from tradewind.text import did_you_mean, single_line, truncated_repr
 
 OPTIONS: Final = ("add_bos_token", "confirm_run_unsafe_code", "truncate")
 """Options of an evaluation with this harness, all False by default:
@@ -36,6 +40,7 @@ _QUIET: Final = {"TQDM_DISABLE": "1", "OPENAI_API_KEY": ""}
 _SECRET: Final = re.compile(r".*(_KEY|_TOKEN|_SECRET|_PASSWORD|CREDENTIALS)", re.IGNORECASE)
 _OF_THE_HUB: Final = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 _MAX_LOG_CHARS: Final = 2000
+_MAX_TASKS_BYTES: Final = 1 << 30
 
 
 class HarnessError(RuntimeError):
@@ -96,6 +101,8 @@ class Prepared:
         self.tasks = tasks
         self.requests: dict[str, int] = {}
         self.documents: dict[str, int] = {}
+        self._copied = tempfile.TemporaryDirectory(prefix="tradewind-tasks-")
+        self._task_path = _local_tasks(run.config.task_path, Path(self._copied.name))
         self._process: subprocess.Popen[str] | None = None
         self._log_file = Path(run.work_dir, "lm_eval.log")
 
@@ -106,7 +113,7 @@ class Prepared:
             ValueError: A task is impossible.
             HarnessError: The process ended.
         """
-        self.close()
+        self._end()
         with self._log_file.open("a") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tradewind.evaluation.run_lm_eval"],
@@ -146,13 +153,17 @@ class Prepared:
                 now = next(label for label in self.tasks if label not in found)
                 found[now] = [self._failed(now, f"{error} {self._last_lines()}")]
                 run.log(f"{now} failed: {single_line(error)}")
-                self.close()
+                self._end()
                 if run.gateway is not None:
                     run.gateway.rewind()
         return found
 
     def close(self) -> None:
-        """End the process."""
+        """End the process, and remove the copies of tasks."""
+        self._end()
+        self._copied.cleanup()
+
+    def _end(self) -> None:
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -205,7 +216,7 @@ class Prepared:
                 }
                 for label in tasks
             ],
-            "task_path": config.task_path,
+            "task_path": self._task_path,
             "limit": config.max_eval_instances,
             "apply_chat_template": config.apply_chat_template,
             "generation_params": dict(config.generation_params or {}),
@@ -247,6 +258,32 @@ class Prepared:
             return ""
         text = self._log_file.read_text(errors="replace")[-_MAX_LOG_CHARS:].strip()
         return f"Its last lines: {single_line(text[text.find(chr(10)) + 1 :], _MAX_LOG_CHARS)}" if text else ""
+
+
+def _local_tasks(path: str | None, folder: Path) -> str | None:
+    """Return a local folder with the tasks at ``path``: itself, or a copy.
+
+    Raises:
+        ValueError: It is no folder, or too large for tasks.
+    """
+    if path is None:
+        return None
+    fs, root = file_system_at(path)
+    fs.invalidate_cache()
+    if not fs.isdir(root):
+        raise ValueError(f"task_path={truncated_repr(path)} is no folder: give one with the YAML files of tasks.")
+    if not is_remote(path):
+        return str(root)
+    files = {name: entry["size"] for name, entry in fs.find(root, detail=True).items()}
+    if sum(files.values()) > _MAX_TASKS_BYTES:
+        limit = human_size(_MAX_TASKS_BYTES)
+        raise ValueError(f"task_path={truncated_repr(path)} holds more than {limit}: give a folder with tasks only.")
+    for name in files:
+        relative = PurePosixPath(name.removeprefix(root).lstrip("/"))
+        if ".." not in relative.parts:
+            Path(folder, relative).parent.mkdir(parents=True, exist_ok=True)
+            fs.get_file(name, str(folder / relative))
+    return str(folder)
 
 
 def _environment(*, network: bool) -> dict[str, str]:

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tradewind.datasets.files import basename, join, store_fingerprint
+from tradewind.datasets.files import basename, exists, join, parent, store_fingerprint
 from tradewind.datasets.tokenizer_files import TOKENIZER_GLOBS, local_tokenizer
 from tradewind.evaluation.config import EvaluationConfig
 from tradewind.serving.config import HUB_PREFIX, ServingConfig
+from tradewind.serving.weights import CHECKPOINT, check_model, stored_export
 from tradewind.storage import file_system_at
 from tradewind.storage.bounded_read import LARGE
 from tradewind.storage.files import read_contents
 from tradewind.text import single_line, truncated_repr
 
 _MODEL_CONFIG: Final = "config.json"
-_EXPORTS: Final = ("", "hf")
-"""Folders of a training that may hold its export, or one for each of some steps."""
-_STEP: Final = re.compile(r"step-(\d{1,12})")
-_CHECKPOINT: Final = "metadata.json"
 _CONTEXT_KEYS: Final = ("max_position_embeddings", "n_positions", "max_seq_len")
 _CONTEXT_OPTIONS: Final = ("max_seq_len", "max_model_len")
 _LEVANTER_CONTEXT: Final = 4096
@@ -54,9 +50,9 @@ def find_model(config: EvaluationConfig) -> ModelFiles:
     Raises:
         ValueError: ``model_path`` holds none, or its tokenizer is missing.
     """
-    path, state = _stored_at(config)
+    path, export, state = _stored_at(config)
     field = "model_path" if config.tokenizer is None else "tokenizer"
-    source = config.tokenizer or path
+    source = config.tokenizer or export
     if source and source.startswith(HUB_PREFIX):
         folder: str | None = _from_hub(source)
     else:
@@ -65,44 +61,25 @@ def find_model(config: EvaluationConfig) -> ModelFiles:
     return ModelFiles(path, folder, _context(config, own), chat_template_in(folder), state)
 
 
-def _stored_at(config: EvaluationConfig) -> tuple[str, Sequence[Any]]:
-    """Return the path of the model's files and their state."""
-    path = config.model_path or ""
+def _stored_at(config: EvaluationConfig) -> tuple[str, str, Sequence[Any]]:
+    """Return the path of the model's files, the folder with its tokenizer, and the state of the files."""
+    path = (config.model_path or "").rstrip("/")
     if not path or path.startswith(HUB_PREFIX):
-        return path, [path]
-    export = _newest_export(path) if config.discover_latest_checkpoint else _export_at(path)
-    if export is not None:
-        return export, _state(export)
-    fs, root = file_system_at(path)
-    if config.tokenizer is not None and fs.exists(join(root, _CHECKPOINT)):
-        return path, _state(path)
-    what = "tokenizer=: a checkpoint of Levanter's has none" if fs.exists(join(root, _CHECKPOINT)) else "a model's path"
-    raise ValueError(f"model_path={truncated_repr(path)} holds no export ({_MODEL_CONFIG} is missing): give {what}.")
+        check_model(path)
+        return path, path, [path]
+    if not exists(join(path, CHECKPOINT)):
+        export = stored_export(path)
+        return export, export, _state(export)
+    above = (parent(path), parent(parent(path)))
+    export = next((found for folder in above if (found := _export_or_none(folder)) is not None), path)
+    return path, export, _state(path)
 
 
-def _export_at(path: str) -> str | None:
-    """Return the export at this path, or the only one of a training."""
-    return next((folder for name in _EXPORTS if _is_export(folder := join(path, name).rstrip("/"))), None)
-
-
-def _newest_export(path: str) -> str | None:
-    """Return the export at this path, or the newest of a training."""
-    for name in _EXPORTS:
-        folder = join(path, name).rstrip("/")
-        if _is_export(folder):
-            return folder
-        fs, root = file_system_at(folder)
-        names = fs.ls(root, detail=False) if fs.isdir(root) else []
-        steps = {int(match[1]): match[0] for each in names if (match := _STEP.fullmatch(basename(each)))}
-        for step in sorted(steps, reverse=True):
-            if _is_export(found := join(folder, steps[step])):
-                return found
-    return None
-
-
-def _is_export(folder: str) -> bool:
-    fs, root = file_system_at(folder)
-    return bool(fs.exists(join(root, _MODEL_CONFIG)))
+def _export_or_none(folder: str) -> str | None:
+    try:
+        return stored_export(folder)
+    except ValueError:
+        return None
 
 
 def _state(folder: str) -> list[list[Any]]:
