@@ -6,6 +6,7 @@ follows from its id, so a shard that is made again asks for the same.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import http.client
 import json
@@ -237,6 +238,12 @@ def _pool_of(config: GenerateConfig) -> ServingConfig:
     return replace(config.serving, model=config.model)
 
 
+@functools.lru_cache(maxsize=4)
+def _pool_target(config: str) -> PoolTarget:
+    """Return the same target for all shards of a process, since a pool keeps each user's token."""
+    return PoolTarget(ServingConfig.from_json(config))
+
+
 def _say(status: PoolStatus) -> None:
     print(f"Pool {status.name} is {status.state}, with {pluralize(len(status.engines), 'engine')}.", flush=True)
 
@@ -272,7 +279,7 @@ class _Generating:
 
     def __call__(self, rows: Iterator[_Row], _: ShardInfo) -> Iterator[_Row]:
         began, config = time.monotonic(), self.config
-        target: Target = PoolTarget(_pool_of(config)) if config.address is None else FixedTarget(config.address)
+        target: Target = FixedTarget(config.address) if config.address else _pool_target(_pool_of(config).to_json())
         gateway = Gateway(target, max_concurrent=config.max_concurrent, recovery_timeout_s=config.recovery_timeout_s)
         with gateway, ThreadPoolExecutor(config.max_concurrent) as threads:
             client = _Client(gateway, config)
