@@ -422,6 +422,25 @@ def test_two_hosts_find_the_same_log_probs(pipeline: Pipeline, scores: dict[str,
             assert found["sets"][name]["bytes"] == numbers["bytes"]
 
 
+@pytest.mark.long
+def test_killed_log_probs_keep_the_sets_that_are_done(pipeline: Pipeline) -> None:
+    sets = {f"part{number}": pipeline.path("cache") for number in range(60)}
+    settings = {"model_path": pipeline.path("train"), "sets": sets, "output_path": pipeline.path("probs-killed")}
+    settings |= {"seq_len": SEQ_LEN, "per_device_batch_size": 4}
+    output = pipeline.root / "probs-killed"
+    program = pipeline.start(LOG_PROBS, settings)
+    try:
+        wait_for((output / "sets/part1.json").exists, program, "two sets are measured")
+    finally:
+        program.kill()
+    program.communicate()
+    kept = {path.name: path.stat().st_mtime_ns for path in (output / "sets").glob("*.json")}
+    assert 2 <= len(kept) < len(sets) and not (output / "log_probs.json").exists()
+    found = result_of(pipeline.start(LOG_PROBS, settings))["sets"]
+    assert {name: (output / "sets" / name).stat().st_mtime_ns for name in kept} == kept
+    assert list(found) == list(sets) and len({numbers["nats"] for numbers in found.values()}) == 1
+
+
 def test_report_shows_losses_curve_and_sample_after_prompt(pipeline: Pipeline, results: dict[str, Any]) -> None:
     assert results["sample"].startswith("def ") and len(results["sample"]) > 40
     inputs = {"train_path": pipeline.path("train"), "eval_path": pipeline.path("eval")}

@@ -105,7 +105,9 @@ class ModelSource:
         if not self.uses_export and (wrong := damage(str(self.checkpoints))) is not None:
             raise ValueError(f"{self.field}: the checkpoint {self.checkpoints} is damaged, {wrong}: give another.")
         if self.export is None and self.model is None and not self.model_size:
-            raise ValueError(f"{self.field}={shown} has a checkpoint and no export: give its model, or model_size.")
+            raise ValueError(
+                f"{self.field}={shown} has a checkpoint and no export: say which model it is, with model_config."
+            )
         if self.tokenizer_path is None and self.export is None:
             raise ValueError(f"tokenizer_path=None: {self.field}={shown} has no export, beside which a tokenizer is.")
         self.local_tokenizer()
