@@ -22,6 +22,7 @@ SHARED: Final = {
     "tests/cli/jobs/test_in_airflow.py": OPEN,
     "tests/cli/jobs/test_on_ray.py": OPEN,
     "tests/cli/test_serve_on_ray.py": OPEN,
+    "tests/evaluation/test_faults_on_ray.py": OPEN,
     "tests/ray_jobs/follow/test_endings.py": OPEN,
     "tests/ray_jobs/follow/test_follow.py": OPEN,
     "tests/ray_jobs/follow/test_refusals.py": OPEN,
@@ -41,6 +42,7 @@ SHARED: Final = {
     "tests/runtime/pods/test_functions.py": PODS,
     "tests/runtime/pods/test_pod.py": PODS,
     "tests/runtime/test_host_sweep.py": SLICES,
+    "tests/evaluation/test_levanter_on_slices.py": SLICES,
     "tests/runtime/test_step_on_slices.py": SLICES,
 }
 """Path prefix -> scope; a file without an entry is a scope of its own."""

@@ -19,6 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from tradewind.datasets.files import is_remote
+from tradewind.evaluation.config import EvaluationConfig
 from tradewind.evaluation.harnesses import HarnessRun
 from tradewind.evaluation.lm_eval_files import read_lm_eval
 from tradewind.evaluation.progress import Progress
@@ -121,7 +122,7 @@ class Prepared:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env=_environment(network=self._run.config.network),
+                env=_environment(self._run.config),
                 cwd=self._run.work_dir,
             )
         self._send(self._spec(tasks))
@@ -286,10 +287,11 @@ def _local_tasks(path: str | None, folder: Path) -> str | None:
     return str(folder)
 
 
-def _environment(*, network: bool) -> dict[str, str]:
+def _environment(config: EvaluationConfig) -> dict[str, str]:
     """Return the environment of lm-eval's process, which gets no key of a server."""
     kept = {name: value for name, value in os.environ.items() if not _SECRET.fullmatch(name) or name in _OF_THE_HUB}
-    return kept | _QUIET | ({} if network else _OFFLINE)
+    runs_code = {"HF_ALLOW_CODE_EVAL": "1"} if config.options.get("confirm_run_unsafe_code") else {}
+    return kept | _QUIET | runs_code | ({} if config.network else _OFFLINE)
 
 
 def _refusal(event: Mapping[str, Any], run: HarnessRun) -> str:
