@@ -45,7 +45,7 @@ def test_killed_server_and_killed_evaluation_change_nothing(export: Path, tmp_pa
     before = len(engine.requests("answered"))
     engine.start()
     until(lambda: len(engine.requests("answered")) > before + 10, "more answers", log.read_text)
-    assert "going on" in log.read_text()
+    assert "answers again, after" in log.read_text()
     os.kill(evaluation.pid, signal.SIGKILL)
     evaluation.wait()
     until(lambda: not _in_flight(engine), "the last answers")
@@ -77,7 +77,7 @@ def test_evaluation_without_server_is_lost_and_resumes(
     evaluate(first)
     engine.kill()
     lost = dataclasses.replace(config, recovery_timeout_s=1.0)
-    with pytest.raises(AttemptLostError, match="has not answered for .* The next attempt goes on with the 0 answers"):
+    with pytest.raises(AttemptLostError, match="has not answered for .* The next attempt continues with the 0 answers"):
         evaluate(lost)
     record = read_record(str(output))
     assert {name: task.status for name, task in record.tasks.items()} == dict.fromkeys(

@@ -20,7 +20,7 @@ from tradewind.records.lease import HEARTBEAT_S, Lease, Phase
 from tradewind.records.lease_store import LeaseStore
 from tradewind.serialization.references import CodeFolder
 from tradewind.serialization.spec import step_spec
-from tradewind.steps import ExecutorStep, ResolvedStep, resolve, this_output_path, versioned
+from tradewind.steps import AttemptLostError, ExecutorStep, ResolvedStep, resolve, this_output_path, versioned
 
 REPOSITORY = Path(__file__).parents[2]
 QUICK_S = 1.5
@@ -53,6 +53,10 @@ def raises(config: Config) -> None:
 
 def dies(config: Config) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def is_lost(config: Config) -> None:
+    raise AttemptLostError("the server is gone")
 
 
 def exits(config: Config) -> None:

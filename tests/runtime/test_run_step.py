@@ -15,6 +15,7 @@ from tests.runtime.driven import (
     exits,
     file_of,
     finish,
+    is_lost,
     lease_of,
     lists_its_files,
     raises,
@@ -70,6 +71,14 @@ def test_killed_function_process_is_loss_and_next_run_retries(tmp_path: Path) ->
     assert (code, ended.outcome) == (SUPERSEDED, AttemptOutcome.LOST)
     assert ended.error is not None and (ended.error.type, ended.error.message) == ("ProcessKilled", sentence)
     assert f"Step 's': {sentence}" in text
+    assert read_record(output_path).state is RecordState.STOPPED
+
+
+@pytest.mark.long
+def test_function_that_lost_its_server_is_loss(tmp_path: Path) -> None:
+    code, text, output_path, ended = run(is_lost, tmp_path)
+    assert (code, ended.outcome, ended.error) == (SUPERSEDED, AttemptOutcome.LOST, None)
+    assert "the server is gone" in text
     assert read_record(output_path).state is RecordState.STOPPED
 
 

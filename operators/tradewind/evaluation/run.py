@@ -1,7 +1,7 @@
 """Function of an evaluation's step: serve the model, measure it with a harness, and write the results.
 
 The order is such that little is lost: what is impossible is refused before a model is served, each answer is kept, and
-an evaluation whose server does not come back is lost, not failed, so that the next attempt goes on where it was.
+an evaluation whose server does not come back is lost, not failed, so that the next attempt continues.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class _Evaluation:
             raise EvaluationError(given_up.given_up)
         if record.status is Status.INFRASTRUCTURE_LOST:
             raise AttemptLostError(
-                f"{given_up.given_up or 'The model could not be asked any more.'} The next attempt goes on with the "
+                f"{given_up.given_up or 'The model could not be asked any more.'} The next attempt continues with the "
                 f"{gateway.traffic.answered:,} answers so far."
             )
         if failed:

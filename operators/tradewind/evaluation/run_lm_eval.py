@@ -157,7 +157,7 @@ class _Chat(_Asking, LocalChatCompletion):
 
 
 class _Loaded:
-    """lm-eval's tasks, of which one is loaded once; each turn has its own, since it sets the shots in the task."""
+    """lm-eval's tasks, of which one is loaded once. No two turns share it, since each sets the shots in the task."""
 
     def __init__(self, manager: TaskManager) -> None:
         self._manager = manager

@@ -421,7 +421,7 @@ class Gateway:
             self._paused_at = None
             if self._told_pause:
                 self._told_pause = False
-                self._log(f"The model's server answers again, after {format_duration(paused_s)}: going on.")
+                self._log(f"The model's server answers again, after {format_duration(paused_s)}.")
 
 
 def _parsed(body: bytes) -> Any:

@@ -34,7 +34,7 @@ class SecretReferenceError(ExperimentError):
 
 
 class AttemptLostError(Exception):
-    """A step's function cannot go on, though it did not fail: what it worked with was lost.
+    """A step's function cannot continue, though it did not fail: what it worked with was lost.
 
     The attempt is lost, so Airflow's next try makes another, which finds the step's resumable files.
     """
