@@ -34,16 +34,17 @@ def start(config: str, token_sha256: str | None = None) -> dict[str, Any]:
     try:
         pool = ensure_pool(wanted)
         print(f"Pool {name} {'was there already' if was_there else 'has started'}.", flush=True)
-        if token_sha256 is not None:
-            pool.admit(token_sha256)
-        status = pool.wait_ready(say=_say)
-    except BaseException as error:  # also SystemExit, which Ray raises when the job is stopped
-        if not was_there:
-            print(f"Pool {name} ends, since it has not become ready.", flush=True)
-            stop_pool(name)
-        if isinstance(error, PoolError):
-            sys.exit(f"PoolError: {error}")
-        raise
+        try:
+            if token_sha256 is not None:
+                pool.admit(token_sha256)
+            status = pool.wait_ready(wanted.timeout_s, say=_say)
+        except BaseException:  # also SystemExit, which Ray raises when the job is stopped
+            if not was_there:
+                print(f"Pool {name} ends, since it has not become ready.", flush=True)
+                stop([name], only_unused=True)
+            raise
+    except PoolError as error:
+        sys.exit(f"PoolError: {error}")
     return {**asdict(status), "started": not was_there}
 
 
