@@ -363,6 +363,10 @@ def _used(name: str) -> str | None:
 
 def _locked(name: str, kind: int) -> int:
     NODE_FOLDER.mkdir(mode=0o700, exist_ok=True)
+    if NODE_FOLDER.lstat().st_uid != os.getuid():
+        raise ValueError(
+            f"{NODE_FOLDER} is of another user, who could change models in it: set TMPDIR to another folder."
+        )
     lock = os.open(NODE_FOLDER / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, kind | fcntl.LOCK_NB)
