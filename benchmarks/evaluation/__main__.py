@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.evaluation import serving
+from benchmarks.evaluation import harness_run, serving
 from benchmarks.harness import Goal, at_most, bench, median
 from benchmarks.processes import in_fresh_process
 from benchmarks.report import Table, ratio, seconds
@@ -64,5 +64,23 @@ def bench_recovery(quick: bool) -> Iterator[Table | Goal]:
     yield at_most("recovery, beside the engine's own start", beside, _RECOVERY_S)
 
 
+def bench_lm_eval(quick: bool) -> Iterator[Table | Goal]:
+    """Measure lm-eval's questions with three choices, alone and as an evaluation through the gateway and the pool."""
+    found = in_fresh_process(harness_run.measure_evaluation, *((1, 200) if quick else (5, 600)))
+    table = Table("lm-eval: an evaluation beside lm-eval alone, on the same engine", ("", "seconds", "ratio"))
+    alone = median(each["alone"] for each in found) or 0.0
+    for way, name in {"alone": "lm-eval alone", "gateway": "through the gateway", "pool": "gateway and pool"}.items():
+        taken = median(each[way] for each in found) or 0.0
+        table.add(name, seconds(taken), ratio(taken, alone))
+    yield table
+    beside = median(each["pool"] / each["alone"] for each in found) or 0.0
+    most = 2 - _LEAST_OF_ALONE
+    yield Goal("evaluation through gateway and pool", f"<= {most:.0%}", f"{beside:.1%}", beside <= most)
+
+
 if __name__ == "__main__":
-    bench("evaluation", __doc__, {"tiny": bench_tiny, "levanter": bench_levanter, "recovery": bench_recovery})
+    bench(
+        "evaluation",
+        __doc__,
+        {"tiny": bench_tiny, "levanter": bench_levanter, "recovery": bench_recovery, "lm_eval": bench_lm_eval},
+    )

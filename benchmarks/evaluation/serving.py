@@ -33,10 +33,10 @@ _PAUSE_S: Final = 0.02
 
 def measure_throughput(engine: str, rounds: int, seconds_each: float) -> dict[str, list[dict[str, Any]]]:
     """Return, for each number of requests at once, rounds of both ways."""
-    with _cluster() as stack:
+    with cluster() as stack:
         pool = ensure_pool(_config(engine, stack.root))
         pool.wait_ready()
-        alone = f"http://127.0.0.1:{_engine_port(stack)}/v1"
+        alone = f"http://127.0.0.1:{engine_port(stack)}/v1"
         found: dict[str, list[dict[str, Any]]] = {}
         for at_once in AT_ONCE:
             ways = {"alone": (alone, ""), "pool": (pool.address, pool.token)}
@@ -53,7 +53,7 @@ def measure_throughput(engine: str, rounds: int, seconds_each: float) -> dict[st
 
 def measure_recovery(rounds: int) -> dict[str, list[float]]:
     """Return how long each killed worker's pool does not answer, and how long the engine alone takes for its start."""
-    with _cluster() as stack:
+    with cluster() as stack:
         pool = ensure_pool(_config("tiny", stack.root, delay="0"))
         pool.wait_ready()
         recoveries = []
@@ -71,7 +71,7 @@ def measure_recovery(rounds: int) -> dict[str, list[float]]:
 
 
 @contextmanager
-def _cluster() -> Iterator[LocalStack]:
+def cluster() -> Iterator[LocalStack]:
     import ray
 
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
@@ -109,7 +109,7 @@ def _engine(stack: LocalStack) -> psutil.Process:
     raise RuntimeError("no engine runs")
 
 
-def _engine_port(stack: LocalStack) -> int:
+def engine_port(stack: LocalStack) -> int:
     words = _engine(stack).cmdline()
     return int(words[words.index("--port") + 1])
 

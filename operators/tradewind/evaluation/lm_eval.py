@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from tradewind.datasets.files import is_remote
-from tradewind.evaluation.config import EvaluationConfig
+from tradewind.evaluation.config import EvaluationConfig, ServedAddress
 from tradewind.evaluation.harnesses import HarnessRun
 from tradewind.evaluation.lm_eval_files import read_lm_eval
 from tradewind.evaluation.progress import Progress
@@ -38,8 +38,7 @@ may run code that the model wrote; ``truncate``: whether a prompt that is too lo
 """
 _OFFLINE: Final = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 _QUIET: Final = {"TQDM_DISABLE": "1", "OPENAI_API_KEY": ""}
-_SECRET: Final = re.compile(r".*(_KEY|_TOKEN|_SECRET|_PASSWORD|CREDENTIALS)", re.IGNORECASE)
-_OF_THE_HUB: Final = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+_SECRET: Final = re.compile(r".*(KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS)", re.IGNORECASE)
 _MAX_LOG_CHARS: Final = 2000
 _MAX_TASKS_BYTES: Final = 1 << 30
 
@@ -115,6 +114,7 @@ class Prepared:
             HarnessError: The process ended.
         """
         self._end()
+        self._run.log("lm-eval loads the tasks and makes their prompts.")
         with self._log_file.open("a") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tradewind.evaluation.run_lm_eval"],
@@ -288,10 +288,12 @@ def _local_tasks(path: str | None, folder: Path) -> str | None:
 
 
 def _environment(config: EvaluationConfig) -> dict[str, str]:
-    """Return the environment of lm-eval's process, which gets no key of a server."""
-    kept = {name: value for name, value in os.environ.items() if not _SECRET.fullmatch(name) or name in _OF_THE_HUB}
-    runs_code = {"HF_ALLOW_CODE_EVAL": "1"} if config.options.get("confirm_run_unsafe_code") else {}
-    return kept | _QUIET | runs_code | ({} if config.network else _OFFLINE)
+    """Return the environment of lm-eval's process: no keys of servers, and no secrets for code that a model wrote."""
+    runs_code = bool(config.options.get("confirm_run_unsafe_code"))
+    keys = {served.api_key for served in (config.serving, config.judge) if isinstance(served, ServedAddress)}
+    hidden = {name for name in os.environ if name in keys or (runs_code and _SECRET.fullmatch(name))}
+    kept = {name: value for name, value in os.environ.items() if name not in hidden}
+    return kept | _QUIET | ({"HF_ALLOW_CODE_EVAL": "1"} if runs_code else {}) | ({} if config.network else _OFFLINE)
 
 
 def _refusal(event: Mapping[str, Any], run: HarnessRun) -> str:
