@@ -11,7 +11,6 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tradewind.evaluation import run
 from tradewind.evaluation.config import OWN_MODEL, EvaluationConfig
 from tradewind.evaluation.harnesses import LEVANTER_HARNESS
 from tradewind.evaluation.tasks import EvalTaskConfig
@@ -39,10 +38,8 @@ def evaluate(config: Any) -> dict[str, Any]:
     Raises:
         ValueError: As ``tradewind.evaluation.run.evaluate``.
     """
-    if config.evaluator == LEVANTER_HARNESS:
-        from tradewind.evaluation import levanter_harness
+    from tradewind.evaluation import run  # a DAG file needs only the name of this function
 
-        return levanter_harness.evaluate(config_of(config))
     return run.evaluate(config_of(config))
 
 
