@@ -174,6 +174,23 @@ def _lines(file: Path) -> list[Any]:
 
 
 @pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"prompt_field": "question"}, r"prompt_field='question': \S+ has no such column; it has 'id', 'text'"),
+        ({"kind": "chat"}, "is no chat of the template"),
+        ({"prompts": "/nowhere"}, "prompts: /nowhere has no part-00000-of-00001.parquet"),
+    ],
+)
+def test_prompts_that_are_none_are_refused(
+    options: dict[str, Any], message: str, engine: Engine, tmp_path: Path
+) -> None:
+    given = {"prompts": prompts_of(tmp_path, *map(str, range(30)), shards=1), **options}
+    with pytest.raises(ValueError, match=message):
+        run(generate("made", model=MODEL, address=engine.address, **given), tmp_path)
+    assert not engine.requests
+
+
+@pytest.mark.parametrize(
     ("status", "message"),
     [
         (404, "The server refuses all requests: HTTP 404"),

@@ -35,7 +35,8 @@ from tradewind.serving.weights import check_model
 from tradewind.steps import ExecutorStep, this_output_path
 from tradewind.steps.fields import PATH, SOME_TEXT, TEXTS, FieldRule, check_fields, instance, integer, number, one_of
 from tradewind.steps.needs import needs
-from tradewind.text import format_duration, pluralize, single_line, truncated_repr
+from tradewind.storage import open_file
+from tradewind.text import format_duration, pluralize, quote_first_names, single_line, truncated_repr
 
 ALGORITHM: Final = 1
 """Changes with the requests of the same prompts; part of the version."""
@@ -202,6 +203,7 @@ def generate(
 def generations(config: GenerateConfig) -> Dataset[Any]:
     """Return the pipeline of ``generate``; the pool is ready by then."""
     files = set_files(config.prompts, "prompts")
+    _check_column(files[0].path, config.prompt_field)
     if config.address is None:
         pool = ensure_pool(_pool_of(config))
         pool.wait_ready(say=_say)
@@ -232,6 +234,17 @@ def write_stats(config: GenerateConfig, results: Results) -> None:
             f"{config.max_rejected:g} of them: see .quarantine for the reasons."
         )
     write_json(join(config.output_path, "stats.json"), {"counts": counts})
+
+
+def _check_column(path: str, prompt_field: str) -> None:
+    """Refuse prompts without their column before the pool is started."""
+    from pyarrow import parquet
+
+    with open_file(path, "rb") as file:
+        names = parquet.read_schema(file).names
+    if prompt_field not in names:
+        has = f"{path} has no such column; it has {quote_first_names(names)}"
+        raise ValueError(f"prompt_field={truncated_repr(prompt_field)}: {has}.")
 
 
 def _pool_of(config: GenerateConfig) -> ServingConfig:
