@@ -31,6 +31,7 @@ from tradewind.evaluation.environments import ALPACA_EVAL, HarnessPython, find_e
 from tradewind.evaluation.harnesses import HarnessRun
 from tradewind.evaluation.isolated_process import causes, exit_of, run_isolated
 from tradewind.evaluation.model_files import chat_template_in
+from tradewind.evaluation.progress import Progress
 from tradewind.evaluation.results import Sample, Status, TaskResult
 from tradewind.text import did_you_mean, truncated_repr
 
@@ -121,7 +122,8 @@ def run(run: HarnessRun) -> list[TaskResult]:
     run.log(f"AlpacaEval: the model answers {len(checked.instructions):,} instructions.")
     texts = [instruction.text for instruction in checked.instructions]
     fields = generation_fields(run)
-    replies = ask_all(run.address, run.model, texts, fields, run.config.num_concurrent)
+    with Progress(run.gateway, len(texts), run.log):
+        replies = ask_all(run.address, run.model, texts, fields, run.config.num_concurrent)
     work = Path(run.work_dir)
     work.mkdir(parents=True, exist_ok=True)
     answered = [pair for pair in zip(checked.instructions, replies, strict=True) if pair[1].error is None]
@@ -195,7 +197,8 @@ def _judge(
     (home / "spec.json").write_text(json.dumps(spec))
     log, judged = work / "alpaca_eval.log", work / "judged.json"
     arguments = [str(home / "spec.json"), str(judged)]
-    code = run_isolated(checked.python, "run_alpaca_eval.py", arguments, log=log, home=str(home), network=False)
+    with Progress(run.judge_gateway, len(answered), run.log):
+        code = run_isolated(checked.python, "run_alpaca_eval.py", arguments, log=log, home=str(home), network=False)
     if code != 0:
         raise ValueError(f"AlpacaEval {exit_of(code)}:\n{causes(log)}")
     return read_judged(judged)

@@ -23,6 +23,7 @@ from tradewind.records.parsing import (
     parse,
     parse_fields,
     parse_object,
+    replace_surrogates,
 )
 from tradewind.storage.bounded_read import SMALL, Content, read_local
 from tradewind.storage.files import read_contents
@@ -85,7 +86,10 @@ def read_instructions(text: str) -> list[Instruction]:
         given = [parse_fields(row, fields, fields, f"entry {number}'s") for number, row in enumerate(rows)]
     except RecordFormatError as flaw:
         raise ValueError(f"task_path: {REFERENCE_FILE} cannot be used, because {flaw}.") from None
-    return [Instruction(number, row["instruction"], row["output"]) for number, row in enumerate(given)]
+    return [
+        Instruction(number, replace_surrogates(row["instruction"]), replace_surrogates(row["output"]))
+        for number, row in enumerate(given)
+    ]
 
 
 def read_annotators(field: str, given: str, packages: Path) -> dict[str, str]:
@@ -156,6 +160,6 @@ _JUDGED_FILE: Final = {"judged": list_of(OBJECT), "metrics": object_of(NUMBER)}
 _JUDGED: Final = {
     "document": TEXT,
     "preference": _PREFERENCE.or_null(),
-    "said": RAW_TEXT,
-    "error": RAW_TEXT.or_null(),
+    "said": TEXT,
+    "error": TEXT.or_null(),
 }

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tradewind.records.parsing import replace_surrogates
 from tradewind.text import escape_control_characters, truncate_middle
 
 _TIMEOUT_S: Final = (30.0, 7 * 24 * 3600.0)
@@ -76,8 +77,8 @@ def reply_of(status: int, content: bytes) -> Reply:
         text = None
     if not isinstance(text, str):
         return Reply("", "The answer is no text.")
-    return Reply(text)
+    return Reply(replace_surrogates(text))
 
 
 def _shown(text: str) -> str:
-    return truncate_middle(escape_control_characters(text), _MAX_ERROR_CHARS)
+    return truncate_middle(escape_control_characters(replace_surrogates(text)), _MAX_ERROR_CHARS)

@@ -19,6 +19,7 @@ from tradewind.evaluation.environments import HELM, HarnessPython, find_environm
 from tradewind.evaluation.harnesses import HarnessRun
 from tradewind.evaluation.helm_results import RUN_FILES, HelmRunError, read_metrics, read_run
 from tradewind.evaluation.isolated_process import causes, exit_of, run_isolated
+from tradewind.evaluation.progress import Progress
 from tradewind.evaluation.results import Status, TaskResult
 from tradewind.evaluation.tasks import EvalTaskConfig, check_tasks, labels
 from tradewind.records.parsing import RecordFormatError, parse
@@ -117,7 +118,8 @@ class _Entry:
         write_configuration(Path(self.home, "prod_env"), given)
         arguments = [str(metrics), *_arguments(given, self.task, self.home)]
         network = given.config.network
-        code = run_isolated(given.checked, "run_helm.py", arguments, log=log, home=self.home, network=network)
+        with Progress(given.gateway, 0, given.log):
+            code = run_isolated(given.checked, "run_helm.py", arguments, log=log, home=self.home, network=network)
         runs = Path(self.home, "out", "runs", _SUITE)
         folders = sorted(each for each in runs.glob("*") if (each / RUN_FILES[0]).exists())
         results = [self._read(number, folder, metrics, len(folders)) for number, folder in enumerate(folders)]

@@ -120,9 +120,9 @@ def _sample(document: str, requests: Sequence[Mapping[str, Any]], scores: Mappin
     """Return a document's sample: several requests ask for its choices one by one, or with other examples."""
     results = [parse_fields(each["result"], _RESULT, ("success", "completions"), "a result's") for each in requests]
     texts = [_text(completion) for result in results for completion in result["completions"]]
-    errors = [result.get("error") or "the request failed" for result in results if not result["success"]]
+    errors = [result.get("error") or "The request failed." for result in results if not result["success"]]
     prompt = parse_fields(requests[0]["request"], {"prompt": RAW_TEXT}, ("prompt",), "a request's")["prompt"]
-    error = errors[0] if errors else None if scores else "HELM has no score of this document"
+    error = errors[0] if errors else None if scores else "HELM has no score of this document."
     return Sample(
         document=document,
         prompt=prompt,
@@ -179,4 +179,4 @@ def _qualities(stats: Sequence[Any], better: Mapping[str, bool | None]) -> Itera
 
 _STATE: Final = {"instance": OBJECT, "request": OBJECT, "result": OBJECT}
 _INSTANCE: Final = {"id": TEXT, "references": _OBJECTS}
-_RESULT: Final = {"success": FLAG, "completions": _OBJECTS, "error": RAW_TEXT.or_null()}
+_RESULT: Final = {"success": FLAG, "completions": _OBJECTS, "error": TEXT.or_null()}

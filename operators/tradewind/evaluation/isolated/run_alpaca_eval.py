@@ -54,18 +54,17 @@ class Judge:
         }
 
     def ask(self, prompt: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-        import openai
         from alpaca_eval import utils  # type: ignore[import-not-found]
 
-        messages = utils.prompt_to_chatml(prompt.strip())
         try:
+            messages = utils.prompt_to_chatml(prompt.strip())
             choice = self.client.chat.completions.create(
                 model=self.spec["model"], messages=messages, **fields
             ).model_dump()["choices"][0]
             message = choice["message"]
             calls = message.get("tool_calls") or []
             text = calls[0]["function"]["arguments"] if calls else message.get("content")
-        except (openai.OpenAIError, LookupError, TypeError) as error:
+        except Exception as error:  # also of a prompt that an answer has broken
             with self.lock:
                 self.errors.append(f"The judge gave no answer: {type(error).__name__}: {error}"[:_MAX_CHARS])
                 return {"text": _NOTHING * len(self.errors)}
