@@ -68,7 +68,7 @@ def evaluate_log_probs(name: str, model: Any, sets: Mapping[str, Any], **options
 
     Args:
         name: Name of the step.
-        model: A training, an export, a checkpoint, or ``hub:ORGANISATION/NAME@REVISION``.
+        model: A training, an export, a checkpoint, or ``hub:ORGANISATION/NAME@COMMIT``.
         sets: Name → token cache or documents: steps, or paths.
         options: Of ``ExecutorStep``, such as ``resources``, and of ``LogProbsConfig``; ``model_config`` is that of a
             checkpoint without an export, as ``train`` takes it. How many sequences are computed at once does not count.

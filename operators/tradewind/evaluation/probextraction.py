@@ -74,7 +74,7 @@ def evaluate_extraction(name: str, model: Any, sets: Mapping[str, Any], **option
 
     Args:
         name: Name of the step.
-        model: A training, an export, a checkpoint, or ``hub:ORGANISATION/NAME@REVISION``.
+        model: A training, an export, a checkpoint, or ``hub:ORGANISATION/NAME@COMMIT``.
         sets: Name → documents, such as books, or a token cache: steps, or paths.
         options: Of ``ExecutorStep``, such as ``resources``, and of ``ProbextractionConfig``.
 

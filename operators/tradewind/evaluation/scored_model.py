@@ -22,7 +22,7 @@ from tradewind.recipes.lm.stored_models import ModelAxes, first_line_of, load_ch
 from tradewind.recipes.stored_json import read_object
 from tradewind.recipes.train_lm import checkpoints_path
 from tradewind.records.parsing import TEXT
-from tradewind.serving.config import HUB_PREFIX
+from tradewind.steps.paths import HUB_PREFIX
 from tradewind.text import did_you_mean, truncated_repr
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class ModelSource:
     """Where a model is.
 
     Attributes:
-        path: Export, output of a training, checkpoints, or ``hub:ORGANISATION/NAME@REVISION``.
+        path: Export, output of a training, checkpoints, or ``hub:ORGANISATION/NAME@COMMIT``.
         tokenizer_path: Its tokenizer; None for the one beside the export.
         model: Levanter's config of a model that has no export.
         model_size: Or its size.
@@ -96,7 +96,7 @@ class ModelSource:
         if self.export is None and self.checkpoints is None:
             raise ValueError(
                 f"{self.field}={shown} is no model: give an export, a training, a folder of checkpoints, or "
-                "hub:ORGANISATION/NAME@REVISION."
+                "hub:ORGANISATION/NAME@COMMIT."
             )
         if self.weights == EXPORT and self.export is None:
             raise ValueError(f"{self.field}={shown} has no Hugging Face export: give weights='checkpoint'.")

@@ -10,9 +10,9 @@ from tradewind.datasets.files import join
 from tradewind.datasets.tokenizer_files import is_on_hub
 from tradewind.recipes.model_spec import MODEL_SIZES
 from tradewind.recipes.steps import recipe_step
-from tradewind.serving.config import HUB_PREFIX
 from tradewind.steps import ExecutorStep
 from tradewind.steps.fields import PATH, SOME_TEXT, TEXT, FieldRule, check_fields, integer, one_of
+from tradewind.steps.paths import HUB_PREFIX
 
 if TYPE_CHECKING:
     from tradewind.evaluation.scored_model import ModelSource, ScoredModel
@@ -47,7 +47,7 @@ class ScoringConfig:
     """Model and sets of a step."""
 
     model_path: str
-    """Export, training, checkpoints, or ``hub:ORGANISATION/NAME@REVISION``."""
+    """Export, training, checkpoints, or ``hub:ORGANISATION/NAME@COMMIT``."""
     sets: Mapping[str, str]
     """Name → token cache, of which the validation split is read, or files of documents as ``tokenize_files`` takes
     them; a file ``.txt`` is one document."""
@@ -108,6 +108,10 @@ def scoring_step(
         given: ``model``, ``sets`` and options, of which ``model_config`` is the config's ``model``.
     """
     check_sets(given["sets"])
+    if isinstance(given["model"], str) and given["model"].startswith(HUB_PREFIX):
+        from tradewind.serving.weights import check_model
+
+        check_model(given["model"])
     inputs: dict[str, tuple[str, Any]] = {"model_path": ("model", given["model"]), "sets": (SETS, given["sets"])}
     inputs |= {key: (key, given[key]) for key in _PATHS if given.get(key) is not None}
     if given.get("model_config") is not None:
