@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import argparse
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.cli.conftest import Run
 from tests.operators.loopback_head import CallingHead
+from tradewind.cli.interrupts import Interrupts
 from tradewind.cli.main import parser
-from tradewind.cli.serve import pool_table, serving_config
+from tradewind.cli.output import UsageError
+from tradewind.cli.serve import pool_table, serving_config, start
 from tradewind.cli.serve_options import with_command
+from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.steps.resources import Cpu, Gpu, TpuSlice
 
 COMMAND = ("serve",)
@@ -96,6 +100,13 @@ def test_own_words_of_serve_are_no_model(words: list[str]) -> None:
     assert with_command(["serve", *words]) == ["serve", *words]
     assert with_command(["serve", "--keep", "/a"]) == ["serve", "start", "--keep", "/a"]
     assert with_command(["jobs", "list"]) == ["jobs", "list"]
+
+
+def test_cluster_of_another_user_serves_nothing() -> None:
+    arguments = parsed("/a")
+    arguments.named = SimpleNamespace(of_fleet=SimpleNamespace(owner="hero", not_for=lambda user: "It is hero's."))
+    with pytest.raises(UsageError, match="It is hero's. Name another cluster with --cluster."):
+        start(arguments, RayCluster("hero", "http://127.0.0.1:1"), Interrupts())
 
 
 def test_list_shows_pools_with_what_they_do() -> None:

@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 from tradewind.cli.in_airflow import enter_airflow
 from tradewind.cli.interrupts import Interrupted, Interrupts
 from tradewind.cli.jobs.clusters import cluster_label, is_temporary_address, options_for
-from tradewind.cli.jobs.submit import new_id
+from tradewind.cli.jobs.submit import check_owner, new_id
 from tradewind.cli.output import CommandError, UsageError, as_line, json_lines, say, user_name, write_lines
 from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.errors import FleetError
@@ -235,9 +235,11 @@ def start(arguments: argparse.Namespace, cluster: RayCluster, interrupts: Interr
     """Serve a model until Ctrl-C.
 
     Raises:
+        UsageError: The cluster belongs to another user.
         CommandError: The engines do not start, this machine cannot reach them, or the pool has ended.
         RayJobsError: The cluster refuses the job or does not answer.
     """
+    check_owner(arguments.named, user_name())
     serving = Serving(arguments, cluster, ClusterCalls(arguments, cluster, interrupts, _tell_log))
     serving.begin()
     try:

@@ -193,7 +193,7 @@ def submit(arguments: argparse.Namespace, cluster: RayCluster, interrupts: Inter
         RayJobsError: The job is invalid, or the cluster refuses it or does not answer.
     """
     request = job_to_submit(arguments, id_for(arguments), Path.cwd(), say)
-    _check_owner(arguments.named, request.metadata.get("user", ""))
+    check_owner(arguments.named, request.metadata.get("user", ""))
     submission = Submission(
         request,
         cluster,
@@ -205,7 +205,7 @@ def submit(arguments: argparse.Namespace, cluster: RayCluster, interrupts: Inter
     return submission.run(no_wait=arguments.no_wait, auto_stop=arguments.auto_stop, timeout_s=arguments.timeout)
 
 
-def _check_owner(named: NamedCluster | None, user: str) -> None:
+def check_owner(named: NamedCluster | None, user: str) -> None:
     """Refuse a cluster of the fleet that belongs to another user."""
     cluster = named.of_fleet if named else None
     if cluster is not None and cluster.owner not in (None, user):
