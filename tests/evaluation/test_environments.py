@@ -63,7 +63,7 @@ def asked(python: Path) -> list[str]:
     return (python.parent / "asked").read_text().splitlines()
 
 
-def test_locks_pin_the_harnesses_with_hashes_and_without_an_index() -> None:
+def test_locks_pin_the_harnesses_with_hashes() -> None:
     for environment in ENVIRONMENTS.values():
         text = environment.lock.read_text()
         assert [*flaws(text)] == []

@@ -173,7 +173,7 @@ def _make(environment: HarnessEnvironment, folder: Path, lock: int, log: Callabl
 
 
 def _run(command: Sequence[str], lock: int) -> None:
-    """Run a command that keeps the lock, so that nobody else begins while the child of a killed maker goes on."""
+    """Run a command that keeps the lock: no other maker begins while the child of a killed one still runs."""
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
     done = subprocess.run(
         command, env=environment, pass_fds=[lock], stdin=subprocess.DEVNULL, capture_output=True, text=True

@@ -93,7 +93,7 @@ def compare(spec: Mapping[str, Any]) -> tuple[list[dict[str, Any]], Any]:
     filter_rows = single._postprocess
 
     def postprocess(rows: Any) -> Any:
-        """Note what was said of the pairs without a preference too, which AlpacaEval drops."""
+        """Note the words about pairs without a preference too, which AlpacaEval drops."""
         raw.update((key(row), row[single.completion_column]) for row in rows.to_dict("records"))
         return filter_rows(rows)
 
