@@ -109,8 +109,8 @@ class Balancer:
             task.cancel()
 
     @asynccontextmanager
-    async def lease(self, *, is_resent: bool) -> AsyncIterator[Engine]:
-        """Hold a place at an engine for the block.
+    async def lease(self, *, is_resent: bool, avoided: Engine | None = None) -> AsyncIterator[Engine]:
+        """Hold a place at an engine for the block; at the avoided one only if no other is free.
 
         Raises:
             NoEngineError: No engine is ready, and the request is new.
@@ -120,7 +120,7 @@ class Balancer:
         assert task is not None
         self.touch()
         try:
-            await self._acquire(task, is_resent)
+            await self._acquire(task, is_resent, avoided)
             yield self._leases[task]
         except asyncio.CancelledError:
             if task in self._lost and task.uncancel() == 0:
@@ -134,10 +134,10 @@ class Balancer:
             self.touch()
             self._serve_queue()
 
-    async def _acquire(self, task: asyncio.Task[Any], is_resent: bool) -> None:
+    async def _acquire(self, task: asyncio.Task[Any], is_resent: bool, avoided: Engine | None) -> None:
         if not is_resent and not self.has_open:
             raise NoEngineError
-        if (is_resent or not self._queue) and (engine := self._free()) is not None:
+        if (is_resent or not self._queue) and (engine := self._free(avoided)) is not None:
             self._assign(task, engine)
             return
         place = task, asyncio.get_running_loop().create_future()
@@ -151,9 +151,9 @@ class Balancer:
             if place in self._queue:
                 self._queue.remove(place)
 
-    def _free(self) -> Engine | None:
+    def _free(self, avoided: Engine | None = None) -> Engine | None:
         engines = [engine for engine in self.engines.values() if engine.is_open and engine.in_flight < self._max]
-        return min(engines, key=lambda engine: engine.in_flight, default=None)
+        return min(engines, key=lambda engine: (engine is avoided, engine.in_flight), default=None)
 
     def _assign(self, task: asyncio.Task[Any], engine: Engine) -> None:
         self._leases[task] = engine

@@ -62,7 +62,6 @@ class EngineProcess:
         self._changed = threading.Condition()
         self._process: HostProcess | None = None
         self._lines: deque[str] = deque(maxlen=LAST_LINES)
-        self._is_ending = False
         self.state = "fetching"
         self.error = ""
         self.port: int | None = None
@@ -85,7 +84,6 @@ class EngineProcess:
 
     def end(self) -> None:
         """Shut the process down."""
-        self._is_ending = True
         if self._process is not None:
             self._process.end()
 

@@ -27,6 +27,8 @@ MAX_QUEUED: Final = 20_000
 _MAX_LOSSES: Final = 5
 """Lost engines after which a request is the probable cause."""
 _MAX_SERVER_ERRORS: Final = 2
+_ERROR_PAUSE_S: Final = 0.3
+"""In which an engine that ends is seen to be gone."""
 _SERVER_ERRORS: Final = frozenset({500, 502, 503, 504})
 _RETRY_S: Final = "2"
 _PATHS: Final = ("/v1/completions", "/v1/chat/completions", "/v1/embeddings")
@@ -78,11 +80,17 @@ class Front:
         app = web.Application(client_max_size=MAX_BODY, middlewares=[self._guard])
         app.add_routes([web.post(path, self._forward) for path in _PATHS])
         app.add_routes([web.get("/v1/models", self._forward), web.get("/health", self._health)])
-        runner = web.AppRunner(app, handler_cancellation=True, access_log=None, keepalive_timeout=75.0)
+        runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.5)
         await runner.setup()
         site = web.TCPSite(runner, ip, port, backlog=1024, reuse_address=True)
         await site.start()
+        self._runner = runner
         return int(runner.addresses[0][1])
+
+    async def close(self) -> None:
+        """Stop listening, and cut what is open."""
+        await self._session.close()
+        await self._runner.cleanup()
 
     # ---- before a request
 
@@ -134,15 +142,17 @@ class Front:
     async def _answer(self, request: web.Request, body: bytes) -> web.Response:
         """Return the answer of the first engine that gives one."""
         losses = errors = 0
+        avoided: Engine | None = None
         while True:
             try:
-                async with self.balancer.lease(is_resent=losses + errors > 0) as engine:
+                async with self.balancer.lease(is_resent=losses + errors > 0, avoided=avoided) as engine:
                     answer = await self._ask(engine, request, body)
                 if answer.status not in _SERVER_ERRORS or errors + 1 >= _MAX_SERVER_ERRORS:
                     engine.served += 1
                     self.counts.served += 1
                     return answer
-                errors += 1  # an engine that is about to end answers so
+                errors, avoided = errors + 1, engine  # an engine that is about to end answers so
+                await asyncio.sleep(_ERROR_PAUSE_S)
             except EngineLostError:
                 losses += 1
                 if losses >= _MAX_LOSSES:
@@ -157,7 +167,7 @@ class Front:
         except _LOST:
             self.balancer.note_down(engine)
             raise EngineLostError from None
-        if (at := content.rfind(b'"usage"')) >= 0:
+        if answer.status == 200 and (at := content.rfind(b'"usage"')) >= 0:
             self.counts.add_usage({name.decode(): int(amount) for name, amount in _USAGE.findall(content, at)})
         kind = answer.headers.get("Content-Type", "application/json")
         return web.Response(status=answer.status, body=content, headers={"Content-Type": kind})
