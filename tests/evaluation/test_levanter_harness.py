@@ -155,21 +155,17 @@ def test_failed_task_leaves_others_measured(bench: Workbench) -> None:
     }  # fmt: skip
     assert record.tasks["colors"].chat_template_sha256 is not None
     assert len(whole_tasks(bench.root / "failing")) == 2, "the next attempt goes on with them"
-    for line, expected in zip(
-        lines[-8:],
-        (
-            "evals has 'color', which lm-eval does not know: did you mean colors",
-            "is no folder: give one with lm-eval's YAML files",
-            "has no *.yaml, so it has no task of lm-eval",
-            "apply_chat_template=True: the tokenizer of model_path=",
-            "is no model: give an export, a training, a folder of checkpoints",
-            "max_context=300 is longer than the model's context of 256 tokens",
-            "Levanter cannot read the model",
-            "2 of 2 tasks failed: colors: ValueError: the model's log probabilities are no numbers",
-        ),
-        strict=True,
+    for expected in (
+        "evals has 'color', which lm-eval does not know: did you mean colors",
+        "is no folder: give one with lm-eval's YAML files",
+        "has no *.yaml, so it has no task of lm-eval",
+        "apply_chat_template=True: the tokenizer of model_path=",
+        "is no model: give an export, a training, a folder of checkpoints",
+        "max_context=300 is longer than the model's context of 256 tokens",
+        "Levanter cannot read the model",
+        "2 of 2 tasks failed: colors: ValueError: the model's log probabilities are no numbers",
     ):
-        assert expected in line
+        assert any(expected in line for line in lines), expected
 
 
 OF_MARIN = """
