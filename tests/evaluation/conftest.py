@@ -115,7 +115,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 
 
 @pytest.fixture
-def lm_eval(monkeypatch: pytest.MonkeyPatch) -> None:
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make lm-eval importable here and in the processes that this one starts."""
     monkeypatch.syspath_prepend(str(LM_EVAL))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(LM_EVAL), str(REPOSITORY)]))

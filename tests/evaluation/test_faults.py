@@ -31,7 +31,7 @@ evaluate(lm_eval_config(address, Path(export), Path(output)))
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_killed_server_and_killed_evaluation_change_nothing(export: Path, tmp_path: Path, lm_eval: None) -> None:
+def test_killed_server_and_killed_evaluation_change_nothing(export: Path, tmp_path: Path, importable: None) -> None:
     """SIGKILL of the server, then of the evaluation: each request is answered once, and the scores are the same."""
     engine = Engine(tmp_path, ("--delay", "0.2"))
     engine.start()
@@ -68,7 +68,7 @@ def _in_flight(engine: Engine) -> int:
 @pytest.mark.slow
 @pytest.mark.long
 def test_evaluation_without_server_is_lost_and_resumes(
-    engine: Engine, export: Path, tmp_path: Path, lm_eval: None
+    engine: Engine, export: Path, tmp_path: Path, importable: None
 ) -> None:
     """The server stays away: the attempt is lost, not failed, and the next goes on with its answers."""
     output = tmp_path / "out"

@@ -18,7 +18,7 @@ from tradewind.evaluation.results import read_record
 from tradewind.evaluation.run import evaluate
 from tradewind.serving.pool import find_pools, stop_pool
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.long, pytest.mark.usefixtures("ray_driver", "lm_eval")]
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.long, pytest.mark.usefixtures("ray_driver", "importable")]
 
 
 def test_killed_parts_of_pool_change_nothing(export: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.evaluation.conftest import LM_EVAL, TASKS, Engine, expected_accuracy, lm_eval_config
 from tests.serving.exports import tiny_export
+from tradewind.evaluation import lm_eval
 from tradewind.evaluation.config import ServedAddress
 from tradewind.evaluation.lm_eval_files import read_lm_eval
 from tradewind.evaluation.results import Status, read_record
@@ -21,7 +22,7 @@ from tradewind.evaluation.tasks import EvalTaskConfig
 
 @pytest.mark.slow
 def test_tasks_measured_and_written(
-    engine: Engine, export: Path, tmp_path: Path, lm_eval: None, capsys: pytest.CaptureFixture[str]
+    engine: Engine, export: Path, tmp_path: Path, importable: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of 5 CPU seconds: what lm-eval asks and writes shows only in a run of it."""
     output = tmp_path / "out"
@@ -55,7 +56,7 @@ def test_tasks_measured_and_written(
 
 
 @pytest.mark.slow
-def test_impossible_tasks_refused_together(export: Path, tmp_path: Path, lm_eval: None) -> None:
+def test_impossible_tasks_refused_together(export: Path, tmp_path: Path, importable: None) -> None:
     evals = [EvalTaskConfig(name) for name in ("long_questions", "of_the_hub", "broken", "colors")]
     with pytest.raises(ValueError, match="evals has") as refused:
         evaluate(lm_eval_config("http://127.0.0.1:1/v1", export, tmp_path / "out", *evals))
@@ -73,7 +74,7 @@ def test_impossible_tasks_refused_together(export: Path, tmp_path: Path, lm_eval
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_chat_tasks_fail_one_by_one(engine: Engine, export: Path, tmp_path: Path, lm_eval: None) -> None:
+def test_chat_tasks_fail_one_by_one(engine: Engine, export: Path, tmp_path: Path, importable: None) -> None:
     """A task whose process dies, and a document that the server refuses, take no other along."""
     output = tmp_path / "out"
     evals = [EvalTaskConfig(name) for name in ("colors", "words", "dies", "refused")]
@@ -99,13 +100,27 @@ def test_chat_tasks_fail_one_by_one(engine: Engine, export: Path, tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_unknown_task_refused_with_nearest_names(export: Path, tmp_path: Path, lm_eval: None) -> None:
+def test_unknown_task_refused_with_nearest_names(export: Path, tmp_path: Path, importable: None) -> None:
     """Of 16 CPU seconds, in which lm-eval reads its own 14,000 tasks."""
     evals = [EvalTaskConfig("colors"), EvalTaskConfig("arc_eazy")]
     with pytest.raises(
         ValueError, match="evals has 'arc_eazy', which lm-eval does not know.*: did you mean .*arc_easy"
     ):
         evaluate(lm_eval_config("http://127.0.0.1:1/v1", export, tmp_path / "out", *evals))
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"), [({}, {"HF_TOKEN", "AWS_SECRET_ACCESS_KEY"}), ({"confirm_run_unsafe_code": True}, set())]
+)
+def test_keys_of_servers_hidden_from_lm_eval(
+    options: dict[str, Any], kept: set[str], export: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Code that a model wrote sees no secret at all."""
+    secrets = {"NO_KEY", "OPENAI_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY"}
+    for name in secrets:
+        monkeypatch.setenv(name, "s3cret")
+    config = lm_eval_config("http://127.0.0.1:1/v1", export, tmp_path, judge=ABSENT, options=options)
+    assert {name for name, value in lm_eval._environment(config).items() if value == "s3cret"} == kept
 
 
 ABSENT = ServedAddress("http://127.0.0.1:1/v1", "m", "NO_KEY")

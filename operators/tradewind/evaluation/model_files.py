@@ -10,8 +10,9 @@ from typing import Any, Final
 from tradewind.datasets.files import basename, exists, join, parent, store_fingerprint
 from tradewind.datasets.tokenizer_files import TOKENIZER_GLOBS, local_tokenizer
 from tradewind.evaluation.config import EvaluationConfig
-from tradewind.serving.config import HUB_PREFIX, ServingConfig
+from tradewind.serving.config import ServingConfig
 from tradewind.serving.weights import CHECKPOINT, check_model, stored_export
+from tradewind.steps.paths import HUB_PREFIX
 from tradewind.storage import file_system_at
 from tradewind.storage.bounded_read import LARGE
 from tradewind.storage.files import read_contents
@@ -69,10 +70,17 @@ def _stored_at(config: EvaluationConfig) -> tuple[str, str, Sequence[Any]]:
         return path, path, [path]
     if not exists(join(path, CHECKPOINT)):
         export = stored_export(path)
-        return export, export, _state(export)
+        return export, export, model_state(export)
     above = (parent(path), parent(parent(path)))
     export = next((found for folder in above if (found := _export_or_none(folder)) is not None), path)
-    return path, export, _state(path)
+    return path, export, model_state(path)
+
+
+def model_state(path: str) -> Sequence[Any]:
+    """Return what differs between this model and another that takes its place; raises ``ValueError`` without one."""
+    if path.startswith(HUB_PREFIX):
+        return [path]
+    return _state(path if exists(join(path, CHECKPOINT)) else stored_export(path))
 
 
 def _export_or_none(folder: str) -> str | None:

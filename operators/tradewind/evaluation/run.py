@@ -19,7 +19,7 @@ from typing import Any, Final
 from tradewind.datasets.files import join
 from tradewind.evaluation.config import OWN_MODEL, EvaluationConfig, ServedAddress
 from tradewind.evaluation.harnesses import Harness, HarnessRun, harness_of
-from tradewind.evaluation.model_files import ModelFiles, find_model
+from tradewind.evaluation.model_files import ModelFiles, find_model, model_state
 from tradewind.evaluation.results import EvaluationRecord, Model, Serving, Status, TaskResult, write_results
 from tradewind.evaluation.summary import summary_rows
 from tradewind.evaluation.tracking import check_trackers, report_scores
@@ -94,7 +94,7 @@ class _Evaluation:
             gateway = stack.enter_context(self._gateway(self._served, "model", self._model.state))
             judge = None
             if config.judge is not None:
-                judge = stack.enter_context(self._gateway(config.judge, "judge", []))
+                judge = stack.enter_context(self._gateway(config.judge, "judge", _judge_state(config.judge)))
             run = dataclasses.replace(
                 run,
                 address=gateway.base_url,
@@ -204,6 +204,11 @@ def _served(config: EvaluationConfig, model: ModelFiles) -> ServingConfig | Serv
         return ServingConfig(model.path, engine_options=dict(config.engine_kwargs or {}), **resources)
     is_own = config.serving.model == OWN_MODEL
     return dataclasses.replace(config.serving, model=model.path) if is_own else config.serving
+
+
+def _judge_state(judge: ServingConfig | ServedAddress) -> Sequence[Any]:
+    is_stored = isinstance(judge, ServingConfig) and judge.engine != "command"
+    return model_state(str(judge.model)) if is_stored else []
 
 
 def _fixed(served: ServedAddress) -> FixedTarget:
