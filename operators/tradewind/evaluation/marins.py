@@ -20,6 +20,8 @@ from tradewind.steps import Cpu, Gpu, TpuSlice
 from tradewind.text import truncated_repr
 
 _PROJECT: Final = "marin"
+_SEEDS: Final = {False: 0, True: 1234}
+"""Seeds of Levanter's harness and of lm-eval, with which Marin's few-shot examples were chosen."""
 _OF_HARNESS: Final = ("max_gen_toks",)
 """Marin's ``engine_kwargs`` that are lm-eval's."""
 _OF_LEVANTER: Final = {"max_model_len": "max_seq_len"}
@@ -69,6 +71,7 @@ def config_of(given: Any) -> EvaluationConfig:
         evals=tasks,
         generation_params=sampling or None,
         serving=_serving(given) if is_served else None,
+        seed=_SEEDS[is_served],
         network=True,  # Marin's tasks are of the hub
         options=options,
         wandb=_wandb(given),

@@ -90,7 +90,7 @@ def test_cluster_reads_the_config_of_a_step(tmp_path: Path, monkeypatch: pytest.
     assert [task.name for task in served.evals][:2] == ["ifeval", "gsm8k_cot"] and served.max_eval_instances == 5
     assert (local.serving, local.model_path, local.discover_latest_checkpoint) == (None, SMALL_MODEL, True)
     assert local.evaluation_path == resolve([generation[1]], "gs://b").of(generation[1]).output_path
-    assert served.wandb is None
+    assert served.wandb is None and (served.seed, local.seed) == (1234, 0)
     monkeypatch.setenv("WANDB_API_KEY", "of this test")
     assert config_of(specs[0].load_config()).wandb == WandbOptions("marin", mode="online")
     assert alpaca.generation_params["stop_token_ids"] == [100257] and alpaca.generation_params["temperature"] == 0.7
