@@ -10,9 +10,10 @@ import pytest
 from airflow.sdk import DAG
 
 from tests.operators.contexts import run_at_midnight
-from tradewind import ExecutorStep, experiment_dag
+from tradewind import ExecutorStep, experiment_dag, run_param
 from tradewind.steps import RunValues
-from tradewind.storage import OutsideRootsError
+from tradewind.steps.run_values import RunPath
+from tradewind.storage import OutsideRootsError, StorageError
 from tradewind.tasks.context import ExperimentSettings
 
 STEP = ExecutorStep("made", None, {})
@@ -75,6 +76,15 @@ def test_a_prefix_that_a_template_made_is_not_the_authors() -> None:
     with pytest.raises(OutsideRootsError):
         ExperimentSettings("/elsewhere", has_own_prefix=False).prefix_of(RunValues())
     assert ExperimentSettings("/elsewhere").prefix_of(RunValues()) == "/elsewhere"
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../x", "gs://other/x", "simplecache::/deployment/x"])
+def test_a_run_names_no_input_outside_the_roots(path: str) -> None:
+    step = ExecutorStep("made", None, {"model": RunPath(run_param("model"))})
+    for inside in ("checkpoints/x", "/deployment/x", "hub:org/name@main"):
+        ExperimentSettings().resolve([step], RunValues(params={"model": inside}))
+    with pytest.raises(StorageError, match=r"Step 'made': config\.model"):
+        ExperimentSettings().resolve([step], RunValues(params={"model": path}))
 
 
 def test_the_roots_of_a_run_travel_with_it() -> None:

@@ -30,6 +30,7 @@ from tradewind.steps import (
     this_output_path,
     versioned,
 )
+from tradewind.steps.run_values import RunPath
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,24 @@ def test_run_value_inside_versioned_container_is_filled_in() -> None:
     resolved = resolve([wanted], "/p", RunValues(params={"lr": 0.1})).of(wanted)
     assert resolved.config.a == {"lr": [0.1]}
     assert '"a": {"lr": [0.1]}' in resolved.version_json
+
+
+@pytest.mark.parametrize(
+    ("given", "path", "version"),
+    [("a/b", "/p/a/b", '"a/b"'), ("gs://x/y", "gs://x/y", '"gs://x/y"'), (None, None, "null")],
+)
+def test_path_of_a_run_is_an_input_below_the_prefix(given: Any, path: Any, version: str) -> None:
+    wanted = step("s", RunPath(run_param("model")))
+    resolved = resolve([wanted], "/p", RunValues(params={"model": given})).of(wanted)
+    assert resolved.config.a == path
+    assert f'"a": {version}' in resolved.version_json
+    assert resolved.run_paths == (() if path is None else (("a", path),))
+
+
+@pytest.mark.parametrize("given", [7, "", ["a"]])
+def test_path_of_a_run_that_is_none_is_refused(given: Any) -> None:
+    with pytest.raises(StepConfigError, match=r"Step 's': config\.a: run_param\('model'\) is .*: give a path"):
+        resolve([step("s", RunPath(run_param("model")))], "/p", RunValues(params={"model": given}))
 
 
 @pytest.mark.parametrize("binding", [RunValues(params={"lr": 1}), ParseTimeValues(frozenset({"lr"}))])

@@ -44,8 +44,9 @@ from tradewind.serialization.job_start import JobStart, start_env
 from tradewind.serialization.references import CodeFolder
 from tradewind.serialization.shipping import CALL_ENTRYPOINT, call_runtime_env, decode_result, result_marker
 from tradewind.serving import start_pool, weights
-from tradewind.serving.config import HUB_PREFIX, ServingConfig, pool_name
+from tradewind.serving.config import ServingConfig, pool_name
 from tradewind.serving.engines import check_options
+from tradewind.steps.paths import HUB_PREFIX
 from tradewind.steps.resources import Cpu, Gpu, TpuSlice
 from tradewind.storage import Roots, StorageError
 from tradewind.text import format_columns, format_duration, pluralize, truncated_repr

@@ -18,8 +18,8 @@ OWN_MODEL: Final = "model_path"
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HOST: Final = re.compile(r"[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]")
 _TASKS: Final = FieldRule(
-    "a list of EvalTaskConfig(name, num_fewshot)",
-    lambda value: isinstance(value, (list, tuple)) and all(isinstance(each, EvalTaskConfig) for each in value),
+    "a list of EvalTaskConfig(name, num_fewshot), or of names of tasks",
+    lambda value: isinstance(value, (list, tuple)) and all(isinstance(each, (str, EvalTaskConfig)) for each in value),
 )
 
 
@@ -71,7 +71,8 @@ class EvaluationConfig:
     """The model's name in results; None for the last part of its path."""
     evaluation_path: str
     """Output: records, samples, the harness's own files, and answers that a next attempt need not ask for again."""
-    evals: Sequence[EvalTaskConfig] = ()
+    evals: Sequence[EvalTaskConfig | str] = ()
+    """Tasks, or names of tasks, which a run may give as a param."""
     model_path: str | None = None
     """Export, training, checkpoint, or ``hub:ORGANISATION/NAME@REVISION``."""
     discover_latest_checkpoint: bool = False

@@ -37,8 +37,8 @@ from tradewind.evaluation.tasks import EvalTaskConfig, check_tasks, labels
 from tradewind.evaluation.tracking import check_trackers, report_scores
 from tradewind.recipes.lm import levanter_parts
 from tradewind.recipes.lm.checks import refuse_unknown
-from tradewind.serving.config import HUB_PREFIX
 from tradewind.steps.needs import needs
+from tradewind.steps.paths import HUB_PREFIX
 from tradewind.storage import file_system_at
 from tradewind.storage.files import existing_many, list_names
 from tradewind.storage.trees import remove_files
@@ -114,7 +114,7 @@ def _manager(config: EvaluationConfig, work: Path) -> Any:
     """
     from lm_eval.tasks import TaskManager
 
-    wanted = {task.name for task in config.evals if not _is_file(task.name)}
+    wanted = {task.name for task in check_tasks(config.evals) if not _is_file(task.name)}
     if config.task_path is None:
         return TaskManager(include_defaults=bool(wanted))
     fs, root = file_system_at(config.task_path)

@@ -89,9 +89,9 @@ def _served(given: Any, field: str) -> Any:
 
 
 def evaluate_lm_evaluation_harness(
-    model_name: str,
+    model_name: str | None,
     model_path: Any,
-    evals: Sequence[EvalTaskConfig],
+    evals: Sequence[EvalTaskConfig | str],
     max_eval_instances: int | None = None,
     engine_kwargs: Mapping[str, Any] | None = None,
     resource_config: Any = None,
@@ -105,7 +105,7 @@ def evaluate_lm_evaluation_harness(
     """Return a step that measures a model with lm-eval, which sends its requests to a pool that serves it.
 
     Args:
-        model_name: The model's name in results.
+        model_name: The model's name in results; None for the last part of its path.
         model_path: An export, a training, a checkpoint, or ``hub:ORGANISATION/NAME@REVISION``.
         evals: Tasks of lm-eval, or of the folder ``task_path``.
         max_eval_instances: Documents of each task at most; None for all.

@@ -13,9 +13,10 @@ from tradewind.deployment.fleet import deployment_roots
 from tradewind.deployment.ray_connection import RayHook
 from tradewind.operators.ray_job import RayJobOperator
 from tradewind.serving import start_pool
-from tradewind.serving.config import HUB_PREFIX, ServingConfig
+from tradewind.serving.config import ServingConfig
 from tradewind.serving.engines import check_options
 from tradewind.steps.amounts import check_amount
+from tradewind.steps.paths import HUB_PREFIX
 from tradewind.steps.resources import Cpu
 from tradewind.tasks.errors import BadInputError, failing_without_retry
 from tradewind.tasks.jobs.following import as_seconds

@@ -13,11 +13,11 @@ from typing import Any, Final
 from tradewind.cloud_tpu.slice_types import slice_type
 from tradewind.steps import check_secrets
 from tradewind.steps.fields import PATH, SOME_TEXT, TEXTS, FieldRule, check_fields, integer, number, one_of
+from tradewind.steps.paths import HUB_PREFIX
 from tradewind.steps.resources import RESOURCE_KINDS, Cpu, Gpu, TpuSlice, kind_of_resources
 from tradewind.text import did_you_mean, truncated_repr
 
 ENGINES: Final = ("levanter", "vllm", "command")
-HUB_PREFIX: Final = "hub:"
 _HASH_CHARS: Final = 12
 _SHARED: Final = ("model", "engine", "engine_options", "command", "resources", "served_name", "secrets")
 """The fields that two users of one pool must agree on; a pool's name is their hash."""

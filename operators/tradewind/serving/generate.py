@@ -27,7 +27,7 @@ from tradewind.recipes.data.chats import messages_of
 from tradewind.recipes.data.document_sets import COLUMNS, document_schema, part_pattern, path_input, read_set, set_files
 from tradewind.recipes.model_spec import versioned_value
 from tradewind.recipes.steps import naming_step
-from tradewind.serving.config import HUB_PREFIX, ServingConfig
+from tradewind.serving.config import ServingConfig
 from tradewind.serving.engines import check_options
 from tradewind.serving.gateway import FixedTarget, Gateway, PoolTarget, Target
 from tradewind.serving.pool import PoolError, PoolStatus, ensure_pool
@@ -35,6 +35,7 @@ from tradewind.serving.weights import check_model
 from tradewind.steps import ExecutorStep, this_output_path
 from tradewind.steps.fields import PATH, SOME_TEXT, TEXTS, FieldRule, check_fields, instance, integer, number, one_of
 from tradewind.steps.needs import needs
+from tradewind.steps.paths import HUB_PREFIX
 from tradewind.storage import open_file
 from tradewind.text import format_duration, pluralize, quote_first_names, single_line, truncated_repr
 

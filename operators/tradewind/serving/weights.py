@@ -35,8 +35,9 @@ from tradewind.records.lease_store import LeaseHolder, LeaseStore, check_still_h
 from tradewind.records.pins import OWN_FOLDER
 from tradewind.runtime.driver.secrets import fetch_secrets
 from tradewind.runtime.pods.process_env import ON_CPU
-from tradewind.serving.config import HUB_PREFIX, ServingConfig
+from tradewind.serving.config import ServingConfig
 from tradewind.steps.amounts import human_size
+from tradewind.steps.paths import HUB_PREFIX
 from tradewind.storage import Location, file_system_at
 from tradewind.storage.bounded_read import LARGE
 from tradewind.storage.bucket_regions import bucket_region

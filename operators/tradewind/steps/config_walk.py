@@ -26,7 +26,7 @@ from tradewind.steps.placeholders import (
     OutputName,
     VersionedValue,
 )
-from tradewind.steps.run_values import RunValue, RunValueSource
+from tradewind.steps.run_values import RunPath, RunValue, RunValueSource
 from tradewind.steps.stable_json import check_stable, encode
 from tradewind.steps.step import ExecutorStep, Recipe
 from tradewind.text import truncated_repr
@@ -43,6 +43,7 @@ class ConfigIdentity:
         pseudo_dependencies: The same for nonblocking references.
         needed: The dependencies whose result the step requires.
         hardcoded_paths: Paths that are read without a reference, with their config paths.
+        run_paths: Those of them that the run gives.
         places: Referenced step -> config path of the first reference.
     """
 
@@ -52,6 +53,7 @@ class ConfigIdentity:
     pseudo_dependencies: list[ExecutorStep] = field(default_factory=list)
     needed: set[ExecutorStep] = field(default_factory=set)
     hardcoded_paths: list[tuple[str, str]] = field(default_factory=list)
+    run_paths: list[tuple[str, str]] = field(default_factory=list)
     places: dict[ExecutorStep, str] = field(default_factory=dict)
 
     def add_reference(self, path: str, reference: InputName) -> None:
@@ -103,6 +105,14 @@ def bind_run_values(value: Any, path: str, binding: RunValueSource) -> Any:
     return value
 
 
+def _run_path(value: RunPath, path: str, binding: RunValueSource) -> str | None:
+    """Return the path that the run gives; raises ``StepConfigError`` if that is no text."""
+    given = bind_run_values(value.value, path, binding)
+    if given is not None and (not isinstance(given, str) or not given):
+        raise StepConfigError(f"{describe(path)}: {value.value!s} is {truncated_repr(given)}: give a path.")
+    return given
+
+
 def describe(path: str) -> str:
     """Format a config path for users."""
     return f"config.{path}" if path else "config"
@@ -112,6 +122,12 @@ def _visit(value: Any, path: str, binding: RunValueSource, identity: ConfigIdent
     prefix = path + "." if path else ""
     if isinstance(value, (ExecutorStep, InputName)):
         identity.add_reference(path, value if isinstance(value, InputName) else value.as_input_name())
+    elif isinstance(value, RunPath):
+        given = _run_path(value, path, binding)
+        identity.version[path] = encode(given)
+        if given is not None:
+            identity.hardcoded_paths.append((path, given))
+            identity.run_paths.append((path, given))
     elif isinstance(value, VersionedValue):
         identity.version[path] = _versioned_text(value.value, path, binding, identity.recipe)
     elif isinstance(value, MirroredValue):
@@ -188,6 +204,9 @@ def instantiate(config: Any, filling: PlaceholderResolver, path: str = "") -> An
         return config
     if isinstance(config, (ExecutorStep, InputName)):
         return filling.input_path(config if isinstance(config, InputName) else config.as_input_name())
+    if isinstance(config, RunPath):
+        given = _run_path(config, path, filling.binding)
+        return None if given is None else below(filling.prefix, given)
     if isinstance(config, OutputName):
         return _inside(filling.output_path, config.name)
     if isinstance(config, RunValue):

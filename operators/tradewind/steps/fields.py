@@ -13,11 +13,11 @@ from typing import Any, Final
 
 from tradewind.steps.amounts import MAX_AMOUNT
 from tradewind.steps.placeholders import InputName, Lazy, MirroredValue, OutputName, VersionedValue
-from tradewind.steps.run_values import RunValue, RunValueText
+from tradewind.steps.run_values import RunPath, RunValue, RunValueText
 from tradewind.steps.step import ExecutorStep
 from tradewind.text import truncated_repr
 
-_KNOWN_LATER: Final = (RunValue, RunValueText, Lazy)
+_KNOWN_LATER: Final = (RunPath, RunValue, RunValueText, Lazy)
 _KNOWN_AS_PATHS: Final = (ExecutorStep, InputName, OutputName, MirroredValue)
 
 

@@ -11,6 +11,10 @@ OWN_FOLDERS: Final = frozenset({".tradewind", ".attempts"})
 """Tradewind's own folders below a prefix or an output."""
 
 
+HUB_PREFIX: Final = "hub:"
+"""Begin of a name on the Hugging Face hub, which stands in the place of a path."""
+
+
 def is_absolute(path: str) -> bool:
     """Whether ``path`` is a URL or starts at the root, and so is independent of a prefix."""
     if path.startswith("/"):

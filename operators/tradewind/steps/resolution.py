@@ -124,6 +124,7 @@ class ResolvedStep:
             promoted later does not promote its own dependencies here; ``ResolvedExperiment.needed`` does.
         depth: Length of the longest chain of dependencies below it.
         mirrors: The mirrored paths in its config.
+        run_paths: Paths in its config that are given by the run, with their config paths.
     """
 
     step: ExecutorStep
@@ -137,6 +138,7 @@ class ResolvedStep:
     dispensable: frozenset[ResolvedStep] = frozenset()
     config: Any = None
     mirrors: tuple[Mirror, ...] = ()
+    run_paths: tuple[tuple[str, str], ...] = ()
 
     @property
     def name(self) -> str:
@@ -329,6 +331,7 @@ class _Resolution:
             )
             self.by_version[version_json] = first
             self.hardcoded[first] = [(path, below(self.prefix, name)) for path, name in identity.hardcoded_paths]
+            first.run_paths = tuple((path, below(self.prefix, name)) for path, name in identity.run_paths)
         else:
             first.is_blocking |= not visit.is_pseudo
             first.dispensable &= dispensable

@@ -46,6 +46,16 @@ class RunValue:
         )
 
 
+@dataclass(frozen=True)
+class RunPath:
+    """A path that no step of the experiment makes and that a run's value gives, or none; versioned as text.
+
+    A relative one is below the prefix. It must be below a root that the deployment allows.
+    """
+
+    value: RunValue
+
+
 def run_param(name: str) -> Any:
     """Return the placeholder for the run's DAG param ``name``."""
     if not isinstance(name, str):

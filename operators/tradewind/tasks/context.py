@@ -29,6 +29,7 @@ from tradewind.steps import (
     truncated_repr,
 )
 from tradewind.steps.amounts import check_amount
+from tradewind.steps.paths import HUB_PREFIX
 from tradewind.storage import Roots
 from tradewind.tasks.params import PREFIX, is_builtin_param, param_name
 from tradewind.tasks.plan_wait import planned_values
@@ -121,6 +122,10 @@ class ExperimentSettings:
         """
         experiment = resolve(steps, self.prefix_of(values), values)
         roots = check_output_places(experiment.steps, experiment.prefix, self._all_roots, self.allow_outside)
+        for step in experiment.steps:
+            for place, path in step.run_paths:  # from the trigger form, whose users may not write the DAG file
+                if not path.startswith(HUB_PREFIX):
+                    self._all_roots().also((experiment.prefix,)).check(path, f"Step {step.name!r}: config.{place}")
         return PlacedExperiment(experiment, roots)
 
     def _all_roots(self) -> Roots:

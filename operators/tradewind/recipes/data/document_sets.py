@@ -25,7 +25,7 @@ from tradewind.datasets.token_inputs import InputFile
 from tradewind.recipes.model_spec import PLACEHOLDERS, versioned_value
 from tradewind.steps import ExecutorStep, InputName
 from tradewind.steps.fields import PATH
-from tradewind.steps.run_values import RunValue
+from tradewind.steps.run_values import RunPath, RunValue
 from tradewind.text import truncated_repr
 
 COLUMNS: Final = ("id", "text", "source_id", "source", "metadata")
@@ -37,7 +37,9 @@ def path_input(field: str, value: Any) -> Any:
     PATH.check(field, value)
     if isinstance(value, ExecutorStep):
         return value.as_input_name()
-    if isinstance(value, (*PLACEHOLDERS, RunValue)):
+    if isinstance(value, RunValue):
+        return RunPath(value)
+    if isinstance(value, PLACEHOLDERS):
         return versioned_value(value)
     return InputName.hardcoded(str(value)) if isinstance(value, (str, PurePath)) else value
 
