@@ -55,6 +55,16 @@ def test_run_can_be_a_plan_a_part_or_forced(airflow: InProcessAirflow) -> None:
     assert [airflow.calls(step) for step in steps] == [1, 2, 2]
 
 
+def test_gate_fails_night_that_is_worse_than_the_last(airflow: InProcessAirflow) -> None:
+    """Of 8 CPU seconds: which evaluation is last night's, and what runs after a failure, shows only in two runs."""
+    first = airflow.run("gated", {"right": 120})
+    assert first.states["gated_gate"] == "success" and "there is no earlier evaluation" in first.log("gated_gate")
+    assert first.states["gated_board"] == "failed"
+    assert "1 of 2 runs have no result: lost" in first.log("gated_board")
+    worse = airflow.run("gated", {"right": 90, "force_run_failed": False})
+    assert worse.states["gated_gate"] == "failed" and "-0.1500" in worse.log("gated_gate")
+
+
 REMADE = {"chained_first": "REUSE", "chained_second": "REUSE", "chained_third": "RUN"}
 
 
