@@ -55,6 +55,7 @@ def alpaca_run(folder: Path, **fields: Any) -> HarnessRun:
         ({"options": {"annotators_config": "anotator"}}, "and no folder; did you mean 'annotator'?"),
         ({"options": {"annotators_config": "/nowhere/x"}}, "it does not exist"),
         ({"generation_params": {"temprature": 1}}, "did you mean 'temperature'?"),
+        ({"generation_params": {"stop_token_ids": 5}}, "stop_token_ids=5 is not a list"),
     ],
 )  # fmt: skip
 def test_what_alpaca_eval_lacks_is_refused_first(folder: Path, fields: dict[str, Any], message: str) -> None:

@@ -26,7 +26,7 @@ from tradewind.evaluation.alpaca_eval_files import (
     read_judged,
     read_task_files,
 )
-from tradewind.evaluation.chat import Reply, ask_all
+from tradewind.evaluation.chat import Reply, ask_all, check_numbers
 from tradewind.evaluation.environments import ALPACA_EVAL, HarnessPython, find_environment
 from tradewind.evaluation.harnesses import HarnessRun
 from tradewind.evaluation.isolated_process import causes, exit_of, run_isolated
@@ -48,6 +48,7 @@ _NEUTRAL: Final[Mapping[str, Any]] = {
     "stop_token_ids": None,
 }
 """Sampling settings that are left out of requests with these values, since not each engine knows each."""
+_LISTS: Final = ("stop", "stop_token_ids")
 _GENERATION: Final = ("temperature", *_NEUTRAL, "max_tokens", "max_gen_toks", "stop", "seed")
 
 
@@ -86,10 +87,7 @@ def check(run: HarnessRun) -> Checked:
         if name != _ANNOTATORS:
             meant = did_you_mean(name, (_ANNOTATORS,))
             raise ValueError(f"options: {truncated_repr(name)} is none of AlpacaEval's; {meant}")
-    for name in config.generation_params or {}:
-        if name not in _GENERATION:
-            meant = did_you_mean(name, _GENERATION)
-            raise ValueError(f"generation_params: {truncated_repr(name)} is no option of requests; {meant}")
+    check_numbers(config.generation_params or {}, _GENERATION, lists=_LISTS)
     if config.evals:
         raise ValueError("evals: AlpacaEval has one task. Leave them out, and give the instructions by task_path.")
     if config.judge is None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tradewind.records.parsing import replace_surrogates
-from tradewind.text import escape_control_characters, truncate_middle
+from tradewind.records.parsing import NUMBER, replace_surrogates
+from tradewind.text import did_you_mean, escape_control_characters, truncate_middle, truncated_repr
 
 _TIMEOUT_S: Final = (30.0, 7 * 24 * 3600.0)
 """To connect and to read: the gateway, which is asked, has limits of its own."""
@@ -27,6 +27,23 @@ class Reply:
 
     text: str
     error: str | None = None
+
+
+def check_numbers(given: Mapping[str, Any], known: Collection[str], lists: Collection[str] = ()) -> None:
+    """Refuse settings of answers that no request has; raises ``ValueError``.
+
+    Args:
+        given: ``generation_params`` of an evaluation.
+        known: Names of settings, which are numbers.
+        lists: Those of them that are lists.
+    """
+    for name, value in given.items():
+        if name not in known:
+            meant = did_you_mean(name, known)
+            raise ValueError(f"generation_params: {truncated_repr(name)} is no setting of answers; {meant}")
+        kind = "a list" if name in lists else "a number"
+        if value is not None and not (isinstance(value, (list, tuple)) if name in lists else NUMBER.fits(value)):
+            raise ValueError(f"generation_params: {name}={truncated_repr(value)} is not {kind}.")
 
 
 def ask_all(

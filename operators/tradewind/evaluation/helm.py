@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,6 +15,8 @@ from typing import Any, Final
 
 import yaml  # type: ignore[import-untyped]
 
+from tradewind.datasets.files import join
+from tradewind.evaluation.chat import check_numbers
 from tradewind.evaluation.environments import HELM, HarnessPython, find_environment
 from tradewind.evaluation.harnesses import HarnessRun
 from tradewind.evaluation.helm_results import RUN_FILES, HelmRunError, read_metrics, read_run
@@ -23,11 +25,14 @@ from tradewind.evaluation.progress import Progress
 from tradewind.evaluation.results import Status, TaskResult
 from tradewind.evaluation.tasks import EvalTaskConfig, check_tasks, labels
 from tradewind.records.parsing import RecordFormatError, parse
+from tradewind.storage import file_system_at
 from tradewind.storage.bounded_read import SMALL, read_local
+from tradewind.storage.files import read_contents
 from tradewind.text import did_you_mean, truncated_repr
 
 _MODEL: Final = "tradewind/model"
 _SUITE: Final = "evaluation"
+_OWN: Final = "own_tasks"
 _ALL_DOCUMENTS: Final = 10**9
 """HELM wants a limit."""
 _GENERATION: Final = {
@@ -40,8 +45,21 @@ _GENERATION: Final = {
 _DEFINED: Final = re.compile(r"""^@run_spec_function\(\s*["']([^"']+)["']""", re.MULTILINE)
 
 
-def check(run: HarnessRun) -> HarnessPython:
-    """Refuse tasks and options that HELM does not know; return its Python.
+@dataclass(frozen=True)
+class Checked:
+    """What ``check`` found: HELM's Python, and the modules of ``task_path``, name → text."""
+
+    python: HarnessPython
+    modules: Mapping[str, str]
+
+    @property
+    def version(self) -> str:
+        """Return HELM's version."""
+        return self.python.version
+
+
+def check(run: HarnessRun) -> Checked:
+    """Refuse tasks and options that HELM does not know.
 
     Raises:
         ValueError: With the field.
@@ -52,12 +70,12 @@ def check(run: HarnessRun) -> HarnessPython:
         raise ValueError("judge: HELM's tasks take no judge from here. Leave it out.")
     for name in config.options:
         raise ValueError(f"options: {truncated_repr(name)} is none of HELM's; it has none. Leave it out.")
-    for name in config.generation_params or {}:
-        if name not in _GENERATION:
-            meant = did_you_mean(name, _GENERATION)
-            raise ValueError(f"generation_params: {truncated_repr(name)} is no option of HELM's requests; {meant}")
+    check_numbers(config.generation_params or {}, _GENERATION)
+    modules = _own_modules(config.task_path)
     python = find_environment(HELM, run.log)
-    known = {*_defined(python.packages / "helm" / "benchmark" / "run_specs"), *_defined(_plugins(run))}
+    bundled = sorted((python.packages / "helm" / "benchmark" / "run_specs").glob("*.py"))
+    texts = [*(read_local(file, SMALL).text for file in bundled), *modules.values()]
+    known = {name for text in texts for name in _DEFINED.findall(text)}
     for task in tasks:
         name, _, arguments = task.name.partition(":")
         if name not in known:
@@ -65,23 +83,22 @@ def check(run: HarnessRun) -> HarnessPython:
         for given in (part.partition("=")[0] for part in arguments.split(",")):
             if given in ("model", "model_deployment"):
                 raise ValueError(f"evals: {truncated_repr(task.name)}: leave out {given}, which is the served model.")
-    return python
+    return Checked(python, modules)
 
 
-def _plugins(run: HarnessRun) -> Path | None:
-    if run.config.task_path is None:
-        return None
-    folder = Path(run.config.task_path)
-    if not folder.is_dir():
-        raise ValueError(f"task_path={truncated_repr(str(folder))} is no folder on this node: give one with tasks.")
-    return folder
-
-
-def _defined(folder: Path | None) -> Iterator[str]:
-    """Yield the names of tasks that the modules of a folder define."""
-    for file in sorted(folder.glob("*.py")) if folder else ():
-        content = read_local(file, SMALL)
-        yield from _DEFINED.findall(content.text)
+def _own_modules(task_path: str | None) -> dict[str, str]:
+    """Return the modules of a folder of the user's: name → text."""
+    if task_path is None:
+        return {}
+    fs, root = file_system_at(task_path)
+    if not fs.isdir(root):
+        raise ValueError(f"task_path={truncated_repr(task_path)} is no folder: give one with modules of tasks.")
+    names = sorted(name.rpartition("/")[2] for name in fs.ls(root, detail=False) if str(name).endswith(".py"))
+    contents = read_contents([join(task_path, name) for name in names], SMALL)
+    for path, content in contents.items():
+        if content.flaw is not None:
+            raise ValueError(f"task_path: {path} cannot be used, because {content.flaw}.")
+    return {path.rpartition("/")[2]: content.text for path, content in contents.items()}
 
 
 def run(run: HarnessRun) -> list[TaskResult]:
@@ -116,10 +133,15 @@ class _Entry:
             return [self._failed(self.label, given.gateway.given_up)]
         self.kept.mkdir(parents=True, exist_ok=True)
         write_configuration(Path(self.home, "prod_env"), given)
+        Path(self.home, _OWN).mkdir()
+        for name, text in given.checked.modules.items():
+            Path(self.home, _OWN, name).write_text(text)
         arguments = [str(metrics), *_arguments(given, self.task, self.home)]
         network = given.config.network
         with Progress(given.gateway, 0, given.log):
-            code = run_isolated(given.checked, "run_helm.py", arguments, log=log, home=self.home, network=network)
+            code = run_isolated(
+                given.checked.python, "run_helm.py", arguments, log=log, home=self.home, network=network
+            )
         runs = Path(self.home, "out", "runs", _SUITE)
         folders = sorted(each for each in runs.glob("*") if (each / RUN_FILES[0]).exists())
         results = [self._read(number, folder, metrics, len(folders)) for number, folder in enumerate(folders)]
@@ -163,7 +185,7 @@ def _arguments(run: HarnessRun, task: EvalTaskConfig, home: str) -> list[str]:
     shots = [] if task.num_fewshot is None else [f"max_train_instances={task.num_fewshot}"]
     name, _, given = task.name.partition(":")
     entry = f"{name}:{','.join([*filter(None, [given]), f'model={_MODEL}', *shots])}"
-    plugins = sorted(str(file) for file in folder.glob("*.py")) if (folder := _plugins(run)) else []
+    plugins = [f"{home}/{_OWN}/{name}" for name in run.checked.modules]
     return [
         *("--run-entries", entry),
         *("--max-eval-instances", str(config.max_eval_instances or _ALL_DOCUMENTS)),
