@@ -11,7 +11,7 @@ from tests.serving.exports import tiny_export
 from tradewind.serving.levanter_requests import Limits, RequestError, chat, completion, read_body
 from tradewind.serving.levanter_text import GrowingText, Spelling
 
-LIMITS = Limits("tiny", context=64, vocabulary=264, can_generate=True)
+LIMITS = Limits("tiny", context=64, vocabulary=264)
 MESSAGES = [{"role": "user", "content": "hi"}]
 
 
@@ -109,15 +109,6 @@ def test_unknown_and_neutral_fields_are_ignored(tokenizers: tuple[Any, Any]) -> 
     neutral = {"best_of": 1, "presence_penalty": 0.0, "logit_bias": None, "user": "me", "x": [1], "stop": None}
     body = json.loads(json.dumps({"prompt": "a", **neutral}))
     assert completion(body, tokenizers[0], LIMITS) == completion({"prompt": "a"}, tokenizers[0], LIMITS)
-
-
-def test_model_that_cannot_generate_is_only_scored(tokenizers: tuple[Any, Any]) -> None:
-    scores_only = Limits("tiny", 64, 264, can_generate=False)
-    for more in ({"max_tokens": 0}, {"max_tokens": 1, "temperature": 0}):
-        completion({"prompt": "a", "echo": True, "logprobs": 1, **more}, tokenizers[0], scores_only)
-    for more in ({"max_tokens": 1}, {"max_tokens": 1, "echo": True}, {"max_tokens": 2, "echo": True, "temperature": 0}):
-        with pytest.raises(RequestError, match="cannot generate with a model of this type"):
-            completion({"prompt": "a", **more}, tokenizers[0], scores_only)
 
 
 @pytest.mark.parametrize(

@@ -138,8 +138,7 @@ class Engine:
     def _run(self) -> None:
         try:
             model = self._make()
-            if model.can_generate:  # compiles what every generation needs, and finds out whether memory is enough
-                model.read_next([Row(0, [0], 0, 0.0, 1.0, 0)])
+            model.read_next([Row(0, [0], 0, 0.0, 1.0, 0)])  # compiles it, and finds out whether memory is enough
         except BaseException as error:
             with self._changed:
                 self._problem = error

@@ -107,11 +107,13 @@ class LevanterModel:
             )
         self._model = inference_mode(model, True)
         self.vocab_size: int = model.Vocab.size
-        self.can_generate = hasattr(model, "decode")
-        """Whether Levanter can keep this model's keys and values of what was read."""
+        self._has_cache = hasattr(model, "decode")
+        self._read: dict[int, list[int]] = {}
+        """Slot → tokens of its sequence, for models of which Levanter does not keep what they have read."""
         self._top = min(TOP, self.vocab_size)
         self._pages = _even(math.ceil(self.max_seq_len / _PAGE))
         self._step = eqx.filter_jit(partial(_step, self._top), donate="all-except-first")
+        self._reread = eqx.filter_jit(partial(_reread, self._top))
         self._score = eqx.filter_jit(partial(_score, self._top))
         self._cache: Any = None
 
@@ -149,6 +151,8 @@ class LevanterModel:
 
     def read_prompt(self, row: Row) -> Drawn:
         """Read the tokens of a new sequence, and draw the next one."""
+        if not self._has_cache:
+            return self.read_next([row])[0]
         done, end = 0, len(row.tokens)
         while True:
             size = next((size for size in _PIECES if end - done <= size), _PIECES[-1])
@@ -160,11 +164,25 @@ class LevanterModel:
 
     def read_next(self, rows: Sequence[Row]) -> list[Drawn]:
         """Read one more token of each sequence, and draw the next one."""
-        return self._run(rows, self.max_seqs, self.max_seqs)
+        if self._has_cache:
+            return self._run(rows, self.max_seqs, self.max_seqs)
+        return [self._read_again(row) for row in rows]
 
     def forget(self) -> None:
         """Give back the memory of what was read: after an error, it is not known."""
         self._cache = None
+        self._read.clear()
+
+    def _read_again(self, row: Row) -> Drawn:
+        """Read a sequence from its begin; alone, so that its padding does not depend on others."""
+        read = self._read[row.slot] = [*self._read.get(row.slot, [])[: row.start], *row.tokens]
+        tokens = np.zeros((self._mesh.shape["data"], self.bucket(len(read))), np.int32)
+        tokens[0, : len(read)] = read
+        temperature, top_p = np.array([[row.temperature], [row.top_p]], np.float32)
+        seed, last = np.array([row.seed], np.uint32).view(np.int32), np.array([len(read) - 1], np.int32)
+        with self._devices():
+            drawn = self._reread(self._model, tokens, last, temperature, top_p, seed)
+        return _as_drawn(jax.device_get(drawn), 0)
 
     def _run(self, rows: Sequence[Row], width: int, height: int) -> list[Drawn]:
         batch = self._packed(rows, width, height)
@@ -175,8 +193,8 @@ class LevanterModel:
                 self._cache = make(spec, dtype=precision().compute_dtype)
             cache, self._cache = self._cache, None
             self._cache, drawn = self._step((self._model, *batch), cache)
-        tokens, logprobs, ids, tops = jax.device_get(drawn)
-        return [Drawn(int(tokens[n]), float(logprobs[n]), ids[n], tops[n]) for n in range(len(rows))]
+        arrays = jax.device_get(drawn)
+        return [_as_drawn(arrays, n) for n in range(len(rows))]
 
     def _packed(self, rows: Sequence[Row], width: int, height: int) -> tuple[Any, ...]:
         """Put the new tokens of all sequences in a row, each with the place of its key and value in the cache."""
@@ -211,11 +229,26 @@ def _step(top: int, given: tuple[Any, ...], cache: Any) -> tuple[Any, tuple[Any,
     model, tokens, positions, info, last, temperatures, top_ps, seeds = given
     logits, cache = model.decode(hax.named(tokens, "position"), cache, info, hax.named(positions, "position"))
     logits = logits["position", hax.named(last, "seq")].rearrange(("seq", model.Vocab)).array.astype(jnp.float32)
-    drawn = _draw(logits, temperatures, top_ps, seeds, positions[last])
+    return cache, _drawn(top, logits, temperatures, top_ps, seeds, positions[last])
+
+
+def _reread(
+    top: int, model: Any, tokens: Any, last: Any, temperatures: Any, top_ps: Any, seeds: Any
+) -> tuple[Any, ...]:
+    logits = _states(model, tokens)[:1, last[0]] @ _head(model)
+    return _drawn(top, logits.astype(jnp.float32), temperatures, top_ps, seeds, last)
+
+
+def _drawn(top: int, logits: Any, temperatures: Any, top_ps: Any, seeds: Any, positions: Any) -> tuple[Any, ...]:
+    drawn = _draw(logits, temperatures, top_ps, seeds, positions)
     logprobs = jax.nn.log_softmax(logits, axis=-1)
     tops, ids = jax.lax.top_k(logprobs, top)
-    of_drawn = jnp.take_along_axis(logprobs, drawn[:, None], axis=-1)[:, 0]
-    return cache, (drawn, of_drawn, ids, tops)
+    return drawn, jnp.take_along_axis(logprobs, drawn[:, None], axis=-1)[:, 0], ids, tops
+
+
+def _as_drawn(arrays: tuple[Any, ...], n: int) -> Drawn:
+    tokens, logprobs, ids, tops = arrays
+    return Drawn(int(tokens[n]), float(logprobs[n]), ids[n], tops[n])
 
 
 def _draw(logits: Any, temperatures: Any, top_ps: Any, seeds: Any, positions: Any) -> Any:
@@ -238,12 +271,9 @@ def _draw(logits: Any, temperatures: Any, top_ps: Any, seeds: Any, positions: An
 def _score(top: int, model: Any, tokens: Any) -> tuple[Any, Any, Any]:
     """Return log probabilities of each next token, and the likeliest next tokens with theirs."""
     rows, length = tokens.shape
-    given = hax.named(tokens, ("batch", "position"))
-    found = model.activations(hax.shard(given), attn_mask=AttentionMask.causal())
-    activations = found[0] if isinstance(found, tuple) else found
-    states = activations.rearrange(("batch", "position", model.Embed)).array.reshape(rows * length, -1)
+    states = _states(model, tokens).reshape(rows * length, -1)
     following = jnp.roll(tokens, -1, axis=1).reshape(-1)
-    head = model.get_lm_head().rearrange((model.Embed, model.Vocab)).array
+    head = _head(model)
 
     def of_part(part: tuple[Any, Any]) -> tuple[Any, Any, Any]:
         states, following = part
@@ -258,6 +288,18 @@ def _score(top: int, model: Any, tokens: Any) -> tuple[Any, Any, Any]:
     shaped = (each.reshape(count + padding, -1)[:count].reshape(rows, length, -1) for each in (logprobs, ids, tops))
     logprobs, ids, tops = shaped
     return logprobs[..., 0], ids, tops
+
+
+def _states(model: Any, tokens: Any) -> Any:
+    """Return the activations from which the head predicts the next token: shape ``[rows, length, width]``."""
+    given = hax.shard(hax.named(tokens, ("batch", "position")))
+    found = model.activations(given, attn_mask=AttentionMask.causal())
+    activations = found[0] if isinstance(found, tuple) else found  # some models add a loss of their own
+    return activations.rearrange(("batch", "position", model.Embed)).array
+
+
+def _head(model: Any) -> Any:
+    return model.get_lm_head().rearrange((model.Embed, model.Vocab)).array
 
 
 def described(folder: str) -> tuple[Any, Any]:

@@ -51,7 +51,6 @@ class Limits:
     name: str
     context: int
     vocabulary: int
-    can_generate: bool
 
 
 @dataclass(frozen=True)
@@ -135,7 +134,7 @@ def _asked(
             raise RequestError(f"{field}={truncated_repr(body[field])}: this server has no such option.", field)
     for prompt in prompts:
         _check_length(prompt.tokens, max_tokens, limits)
-    asked = Asked(
+    return Asked(
         prompts=prompts,
         max_tokens=max_tokens,
         temperature=_number(body, "temperature", 1.0, 0, 100),
@@ -149,12 +148,6 @@ def _asked(
         with_usage=_wants_usage(body),
         ignore_eos=_flag(body, "ignore_eos"),
     )
-    if not limits.can_generate and not (echo and (max_tokens == 0 or (max_tokens == 1 and asked.temperature == 0))):
-        raise RequestError(
-            "Levanter cannot generate with a model of this type, only score prompts: ask with echo=true, max_tokens=0 "
-            "and logprobs, or serve the model with the engine vllm."
-        )
-    return asked
 
 
 def _check_model(body: Mapping[str, Any], limits: Limits) -> None:

@@ -73,7 +73,7 @@ async def _serve(options: argparse.Namespace) -> None:
     engine = Engine(partial(LevanterModel, folder, max_seq_len=options.max_seq_len, max_seqs=options.max_seqs))
     model = await asyncio.to_thread(engine.start)
     name = options.served_name or os.path.basename(folder)
-    limits = Limits(name, model.max_seq_len, model.vocab_size, model.can_generate)
+    limits = Limits(name, model.max_seq_len, model.vocab_size)
     runner = web.AppRunner(
         make_app(Answers(engine, tokenizer, limits, end_tokens(folder, tokenizer)), tokenizer, limits),
         handler_cancellation=True,  # nothing is computed for a client that has gone
