@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.cli.conftest import Run
@@ -107,10 +108,18 @@ def test_engine_that_does_not_start_is_told_with_its_reason(run: Run, tmp_path: 
 
 
 @pytest.mark.long
-def test_kept_pool_is_ended_by_stop(run: Run, tmp_path: Path) -> None:
+def test_kept_pool_replaces_its_engine_until_it_is_stopped(run: Run, tmp_path: Path) -> None:
+    """The new engine gets its code from the package of a job that has ended."""
     with serving(str(tmp_path), "--name", "kept", "--keep", "--engine-command", engine(), *QUICK) as command:
         until(lambda: "curl" in command.out, "the curl line")
         assert command.end(signal.SIGTERM) == 0
+        processes = {each: each.info["cmdline"] or [""] for each in psutil.process_iter(["cmdline"])}
+        [worker] = [each for each, words in processes.items() if words[0].startswith("ray::EngineWorker")]
+        worker.kill()
+        worker.wait()
+        ask = ["sh", "-c", command.out]
+        answer = answer_text("Once upon a time")
+        until(lambda: answer in subprocess.run(ask, capture_output=True, text=True).stdout, "another engine")
         [stop] = re.findall(r"To end it: tradewind serve (stop .*)", command.err)
         name, absent = stop.split()[-1], "pool-0123456789ab"
         ended = run(*stop.split(), absent)

@@ -55,6 +55,7 @@ _POLL_S: Final = 5.0
 _MAX_LOST_POLLS: Final = 6
 """Polls without an answer before the cluster is asked whether the pool exists."""
 _REQUEST_TIMEOUT_S: Final = 10.0
+_LOST: Final = (OSError, http.client.HTTPException)
 _HEADER: Final = ("POOL", "MODEL", "STATE", "ENGINES", "QUEUED", "SERVED", "ENDS IN", "ADDRESS")
 _POOL: Final = re.compile(r"pool-[0-9a-f]{12}")
 
@@ -340,20 +341,20 @@ class Serving:
 
     def _check(self, address: str) -> None:
         try:
-            self._status(address)
-        except (OSError, http.client.HTTPException) as error:
+            self._status(address, "/health")
+        except _LOST as error:
             raise CommandError(
                 f"Pool {self._name} serves at {address}, which this machine does not reach "
                 f"({error or type(error).__name__}): run this where the cluster's network is, or name a cluster of the "
                 "fleet with --cluster, to which this command makes a tunnel."
             ) from None
 
-    def _status(self, address: str) -> int:
-        """Return the HTTP status of the pool's list of models."""
+    def _status(self, address: str, path: str) -> int:
+        """Return the HTTP status of a path of the pool; ``/health`` is answered at once, whatever waits."""
         parts = urlsplit(address)
         connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=_REQUEST_TIMEOUT_S)
         try:
-            connection.request("GET", f"{parts.path}/models", headers={"Authorization": f"Bearer {self._token}"})
+            connection.request("GET", path, headers={"Authorization": f"Bearer {self._token}"})
             return connection.getresponse().status
         finally:
             connection.close()
@@ -376,11 +377,19 @@ class Serving:
         while lost < _MAX_LOST_POLLS:
             time.sleep(_POLL_S)
             try:
-                if self._status(address) == http.HTTPStatus.UNAUTHORIZED:  # its head has restarted
+                if self._is_refused(address):  # the cluster's head has restarted
                     return
                 lost = 0
-            except (OSError, http.client.HTTPException):
+            except _LOST:
                 lost += 1
+
+    def _is_refused(self, address: str) -> bool:
+        """Whether the pool refuses the token. The question is a request, so the pool is not idle."""
+        try:
+            return self._status(address, "/v1/models") == http.HTTPStatus.UNAUTHORIZED
+        except TimeoutError:  # it waits behind the requests of others
+            self._status(address, "/health")
+            return False
 
     def _renew(self) -> None:
         """Join the pool again if the cluster still has it; say so while the cluster does not answer.
@@ -392,7 +401,7 @@ class Serving:
             is_there = any(pool["name"] == self._name for pool in self._calls.call(start_pool.pools))
             if is_there:
                 self._join()
-        except RayJobsError as error:
+        except (CommandError, RayJobsError) as error:
             self._tell_outage(error)
             return
         self._is_outage = False
