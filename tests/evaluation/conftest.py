@@ -79,10 +79,13 @@ class Engine:
         return self.folder / "engine.jsonl"
 
     def start(self) -> None:
-        program = REPOSITORY / "tests/serving/tiny_engine.py"
-        arguments = ["--port", str(self.port), "--log", str(self.log), *self.options]
-        self.process = subprocess.Popen([sys.executable, str(program), *arguments])
+        self.process = subprocess.Popen([sys.executable, *self.command()])
         until(self._is_up, "the engine")
+
+    def command(self) -> list[str]:
+        """Return what Python runs."""
+        program = REPOSITORY / "tests/serving/tiny_engine.py"
+        return [str(program), "--port", str(self.port), "--log", str(self.log), *self.options]
 
     def kill(self) -> None:
         if self.process is not None:
@@ -99,6 +102,17 @@ class Engine:
             return requests.get(f"http://127.0.0.1:{self.port}/health", timeout=5).ok
         except requests.ConnectionError:
             return False
+
+
+@dataclass
+class LevanterEngine(Engine):
+    """Levanter's server of a model."""
+
+    model: str = ""
+
+    def command(self) -> list[str]:
+        program = ["-m", "tradewind.serving.levanter_server", "--served-name", "tiny"]
+        return [*program, "--model", self.model, "--port", str(self.port)]
 
 
 @pytest.fixture(scope="module")

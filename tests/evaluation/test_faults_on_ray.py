@@ -27,7 +27,10 @@ def test_killed_parts_of_pool_change_nothing(export: Path, tmp_path: Path) -> No
     serving = tiny_config(log, "--delay", "0.3", model="model_path", served_name="tiny", replicas=2)
     outputs = [tmp_path / "one", tmp_path / "two"]
     with ThreadPoolExecutor() as threads:
-        running = [threads.submit(evaluate, lm_eval_config("", export, output, serving=serving)) for output in outputs]
+        running = [
+            threads.submit(evaluate, lm_eval_config("http://unused", export, output, serving=serving))
+            for output in outputs
+        ]
         try:
             _kill(log, lambda: events(log, "answered")[-1]["pid"])
             _kill(log, lambda: worker_of(events(log, "answered")[-1]["pid"]))

@@ -196,6 +196,17 @@ def test_request_that_breaks_its_server_is_an_error() -> None:
         assert gateway.given_up is None
 
 
+def test_answer_that_cannot_be_kept_reaches_client(tmp_path: Path) -> None:
+    lines: list[str] = []
+    folder = tmp_path / "answers"
+    with serving(Server()) as server, gateway_to(server, folder, log=lines.append) as gateway:
+        folder.write_text("a file is in the way, as a full disk would be")
+        assert [text_of(ask(gateway, prompt)) for prompt in "ab"] == ["a!", "b!"]
+    assert [line.partition(":")[0] for line in lines] == [
+        "Answers cannot be kept, and a next attempt asks for them again"
+    ]
+
+
 def test_stream_passes_through_uncached(tmp_path: Path) -> None:
     with serving(Server((503, OPEN, {}))) as server, gateway_to(server, tmp_path) as gateway:
         for _ in range(2):

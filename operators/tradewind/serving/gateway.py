@@ -39,6 +39,8 @@ _FIRST_PAUSE_S: Final = 0.25
 _LAST_PAUSE_S: Final = 5.0
 _MAX_RETRY_AFTER_S: Final = 300.0
 _CONNECT_TIMEOUT_S: Final = 20.0
+_SHUTDOWN_S: Final = 5.0
+"""How long requests on their way may take at the end, whose answers are kept."""
 _MAX_REQUEST_BYTES: Final = 256 << 20
 _TOLD_AFTER_S: Final = 2.0
 """A pause that is shorter is not logged."""
@@ -167,8 +169,7 @@ class Gateway:
         self._resolved = 0
         self._failures = self._refusals = self._answer_count = 0
         self._paused_at: float | None = None
-        self._told_pause = False
-        self._ended = threading.Event()
+        self._told_pause = self._told_store = False
         self._started: threading.Event = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gateway", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -234,7 +235,7 @@ class Gateway:
         app = web.Application(client_max_size=_MAX_REQUEST_BYTES)
         app.router.add_route("*", "/v1/{path:.*}", self._handle)
         async with ClientSession(connector=connector, timeout=timeout) as self._session:
-            runner = web.AppRunner(app, access_log=None, handle_signals=False)
+            runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=_SHUTDOWN_S)
             await runner.setup()
             listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
             await web.SockSite(runner, listener).start()
@@ -284,7 +285,12 @@ class Gateway:
             if isinstance(usage, dict) and type(usage.get(name)) is int:
                 self._count(**{name: usage[name]})
         if key is not None and self._answers is not None:
-            self._answers.add(key, answer.body)
+            try:
+                self._answers.add(key, answer.body)
+            except OSError as error:  # a full disk
+                if not self._told_store:
+                    self._log(f"Answers cannot be kept, and a next attempt asks for them again: {single_line(error)}")
+                self._told_store = True
 
     def _count(self, **more: int) -> None:
         now = {name: (getattr(self._traffic, name) or 0) + count for name, count in more.items()}
