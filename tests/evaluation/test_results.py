@@ -191,6 +191,23 @@ def test_every_eval_ever_files_fit_its_schema(tmp_path: Path) -> None:
     assert accuracy["score_details"]["score"] == value(record, "mmlu")
 
 
+@pytest.mark.parametrize(
+    ("path", "name", "place"),
+    [
+        ("hub:org/tiny.v2@main", "x", "org/tiny.v2"),
+        ("hub:org/a/b@main", "my model/é", "local/my_model"),
+        ("/m", "data", "local/_data"),
+        ("/m", "Con.v1", "local/_Con.v1"),
+        ("/m", "../..", "local/unnamed"),
+        ("/m", f"{'x' * 99}.y", f"local/{'x' * 99}"),
+    ],
+)
+def test_every_eval_ever_names_folders_for_any_model(tmp_path: Path, path: str, name: str, place: str) -> None:
+    written(tmp_path, [made_task("a", count=3)], model=Model(path, name))
+    [samples] = tmp_path.glob("every_eval_ever/data/lm_evaluation_harness/*/*/*_samples.jsonl")
+    assert samples.parent.relative_to(tmp_path / "every_eval_ever/data/lm_evaluation_harness") == Path(place)
+
+
 def test_no_every_eval_ever_files_without_a_number(tmp_path: Path) -> None:
     written(tmp_path, [made_task("none", errors=100)])
     assert not (tmp_path / "every_eval_ever").exists()

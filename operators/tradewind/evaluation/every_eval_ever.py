@@ -22,6 +22,8 @@ from tradewind.records.parsing import replace_surrogates
 SCHEMA_VERSION: Final = "0.3.0"
 _HUB: Final = re.compile(r"hub:([^/@]+)/([^/@]+)@.*", re.DOTALL)
 _UNUSUAL: Final = re.compile(r"[^A-Za-z0-9._-]+")
+_RESERVED: Final = re.compile(r"data|(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
+"""Names that the data store or a file system uses itself."""
 MAX_TEXT_CHARS: Final = 100_000
 """Longer prompts, targets and answers lose their middle in the files of samples."""
 
@@ -67,7 +69,8 @@ def _is_known(score: Score) -> bool:
 
 def _part(text: str) -> str:
     """Return a name as a part of a path on any file system."""
-    return _UNUSUAL.sub("_", text).strip("._")[:100] or "unnamed"
+    part = _UNUSUAL.sub("_", text).strip("._")[:100].rstrip(".") or "unnamed"
+    return f"_{part}" if _RESERVED.fullmatch(part) else part
 
 
 def _model_id(record: EvaluationRecord) -> str:
