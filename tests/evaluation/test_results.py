@@ -138,6 +138,8 @@ def test_every_number_of_record_follows_from_samples(tmp_path: Path) -> None:
     checked = 0
     for name, task in (*record.tasks.items(), *record.groups.items()):
         own = [row for row in rows if row["task"] in (task.members or (name,))]
+        lines = sorted(f"{row['document']}\t{row['prompt_sha256']}" for row in own)
+        assert task.members or not own or task.prompts_sha256 == hashlib.sha256("\n".join(lines).encode()).hexdigest()
         for score in task.scores:
             if score.interval == "none" and score.value is not None:  # not a mean of documents
                 continue

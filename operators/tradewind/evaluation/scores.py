@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -95,7 +96,7 @@ def make_score(scores: Sequence[float | None], attempted: int, metric: str, high
 def _task_record(result: TaskResult) -> TaskRecord:
     documents = [sample.document for sample in result.samples]
     if len(set(documents)) < len(documents):
-        twice = next(document for document in documents if documents.count(document) > 1)
+        twice = Counter(documents).most_common(1)[0][0]
         raise ValueError(f"Task {result.name!r} has two samples of document {twice!r}.")
     ended = result.status is Status.SUCCEEDED
     total = max(result.num_documents, len(documents))
