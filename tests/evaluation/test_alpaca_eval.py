@@ -19,7 +19,9 @@ from tradewind.evaluation.config import ServedAddress
 from tradewind.evaluation.environments import ALPACA_EVAL
 from tradewind.evaluation.harnesses import HarnessRun
 from tradewind.evaluation.results import Status
+from tradewind.evaluation.steps import evaluate_alpaca_eval
 from tradewind.evaluation.tasks import EvalTaskConfig
+from tradewind.steps.resolution import resolve
 from tradewind.storage.bounded_read import LARGE
 
 JUDGE = ServedAddress("http://127.0.0.1:9/v1", "the-judge")
@@ -198,3 +200,15 @@ def test_judgements_that_are_missing_or_too_large_are_told(tmp_path: Path) -> No
 )
 def test_odd_answers_are_errors_of_their_document(status: int, content: bytes, error: str) -> None:
     assert reply_of(status, content).error == error
+
+
+def test_steps_count_the_judge_and_its_questions_and_no_place() -> None:
+    def version(judge: ServedAddress = JUDGE, temperature: float = 0.7, **options: Any) -> str:
+        given = {"judge": judge, "task_path": "/data/alpaca", "temperature": temperature, "name": "judged"} | options
+        step = evaluate_alpaca_eval("m", "/models/m", **given)
+        return resolve([step], "/p").of(step).hash
+
+    assert version() == version(ServedAddress("https://elsewhere.example/v1", "the-judge", "OTHER_KEY"))
+    changed = [version(ServedAddress(JUDGE.address, "another")), version(temperature=0.0)]
+    changed += [version(annotators_config="alpaca_eval_gpt4"), version(max_eval_instances=5), version(task_path="/b")]
+    assert len({version(), *changed}) == 6

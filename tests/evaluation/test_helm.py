@@ -18,7 +18,9 @@ from tradewind.evaluation.config import ServedAddress
 from tradewind.evaluation.environments import HELM
 from tradewind.evaluation.helm_results import HelmRunError, read_metrics, read_run
 from tradewind.evaluation.results import Status
+from tradewind.evaluation.steps import evaluate_helm
 from tradewind.evaluation.tasks import EvalTaskConfig
+from tradewind.steps.resolution import resolve
 from tradewind.storage.bounded_read import LARGE
 
 BETTER = {"exact_match": True, "ece_10_bin": False, "inference_runtime": False, "num_prompt_tokens": None}
@@ -199,3 +201,16 @@ def test_helm_knows_the_model_by_its_folder_and_address(tmp_path: Path) -> None:
     helm.write_configuration(tmp_path / "b", run)
     unknown = yaml.safe_load((tmp_path / "b" / "model_deployments.yaml").read_text())["model_deployments"][0]
     assert "tokenizer_name" not in unknown and "max_sequence_length" not in unknown
+
+
+def test_steps_count_what_decides_scores_and_no_place() -> None:
+    def version(**options: Any) -> str:
+        step = evaluate_helm("m", "/models/m", [EvalTaskConfig("mmlu", 5)], name="helm", **options)
+        return resolve([step], "/p").of(step).hash
+
+    assert evaluate_helm("m", "/models/m", [EvalTaskConfig("mmlu")]).name == "evaluation/helm/m"
+    served = version(serving=ServedAddress(ADDRESS, "m"))
+    assert served == version(serving=ServedAddress("http://elsewhere.example/v1", "m"))
+    assert len({served, version(), version(max_eval_instances=3)}) == 3
+    with pytest.raises(ValueError, match="did you mean 'max_eval_instances'?"):
+        version(max_eval_instance=3)
