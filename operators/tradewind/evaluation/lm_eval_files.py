@@ -50,7 +50,7 @@ def _groups(subtasks: Mapping[str, Sequence[str]], label: str | None) -> dict[st
     def walk(group: str, above: tuple[str, ...]) -> None:
         name = group if label is None else label if group not in children else f"{label}/{group}"
         for child in subtasks[group]:
-            if child in subtasks:
+            if subtasks.get(child):
                 walk(child, (*above, name))
             else:
                 found[child] = (*above, name)

@@ -68,6 +68,9 @@ def _stored_at(config: EvaluationConfig) -> tuple[str, str, Sequence[Any]]:
     if not path or path.startswith(HUB_PREFIX):
         check_model(path)
         return path, path, [path]
+    if isinstance(config.serving, ServingConfig) and config.serving.engine == "command":
+        own = _export_or_none(path)  # the program may read any other form, too
+        return own or path, own or "", [path] if own is None else model_state(own)
     if not exists(join(path, CHECKPOINT)):
         export = stored_export(path)
         return export, export, model_state(export)
