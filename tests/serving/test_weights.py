@@ -90,8 +90,8 @@ def test_newest_complete_export_is_served_where_it_is(
             cut_short(tmp_path / "run" / name)
         elif flaw == "empty":
             (tmp_path / "run" / name / "model.safetensors").unlink()
-    found = local_model(served(str(tmp_path / "run" / given)))
-    assert Path(found).resolve() == (tmp_path / "run" / expected).resolve()
+    for path in (f"{tmp_path}/run/{given}", f"file://{tmp_path}/run/{given}/"):
+        assert Path(local_model(served(path))).resolve() == (tmp_path / "run" / expected).resolve()
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -148,10 +149,14 @@ class Engine:
         with self._changed:
             self._model = model
             self._changed.notify_all()
-        while self._wait():
-            self._score_batch(model)
-            self._read_prompt(model)
-            self._generate(model)
+        try:
+            while self._wait():
+                self._score_batch(model)
+                self._read_prompt(model)
+                self._generate(model)
+        except BaseException:  # not of the model, whose errors are answered: nothing would be answered any more
+            _log.exception("the engine's thread failed")
+            os._exit(1)
 
     def _wait(self) -> bool:
         """Wait for work; return whether there is some."""

@@ -78,12 +78,11 @@ def local_model(config: ServingConfig) -> str:
     """
     if config.is_from_hub:
         return _of_hub(config)
-    if exists(join(config.model, CHECKPOINT)):
-        return _of_checkpoint(config.model.rstrip("/"))
-    found = stored_export(config.model)
-    if not is_remote(found):
-        return str(file_system_at(found)[1])
-    return _on_node(_near(_stored(found)))
+    path = (config.model if is_remote(config.model) else str(file_system_at(config.model)[1])).rstrip("/")
+    if exists(join(path, CHECKPOINT)):
+        return _of_checkpoint(path)
+    found = stored_export(path)
+    return _on_node(_near(_stored(found))) if is_remote(found) else found
 
 
 def check_model(model: str) -> None:
