@@ -149,6 +149,18 @@ def test_a_model_that_answers_nothing_is_told_without_the_judge(folder: Path) ->
     assert not (folder / "spec").exists()
 
 
+def test_a_judge_that_never_answers_as_asked_fails_the_task(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    judged = [{"document": "0", "preference": None, "said": "Hello!", "error": None}]
+    (folder / "none.json").write_text(json.dumps({"judged": judged, "metrics": {}}))
+    harness_python(folder, monkeypatch, ALPACA_EVAL, f'cp "{folder}/none.json" "$3"')
+    with LoopbackChat(lambda body: "I say") as model:
+        run = dataclasses.replace(alpaca_run(folder), address=model.address)
+        (result,) = alpaca_eval.run(dataclasses.replace(run, checked=alpaca_eval.check(run)))
+    assert result.status is Status.FAILED
+    assert str(result.error).startswith("No answer of the judge is a preference; the first is 'Hello!'. Give the annot")
+    assert str(result.samples[0].error).startswith("The judge's answer names neither answer as better: 'Hello!'")
+
+
 def test_fewer_instructions_are_the_same_in_each_attempt(folder: Path) -> None:
     chosen = [alpaca_eval.check(alpaca_run(folder, max_eval_instances=3)).instructions for _ in range(2)]
     other = alpaca_eval.check(alpaca_run(folder, max_eval_instances=3, seed=7)).instructions

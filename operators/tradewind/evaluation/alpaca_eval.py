@@ -33,12 +33,13 @@ from tradewind.evaluation.isolated_process import causes, exit_of, run_isolated
 from tradewind.evaluation.model_files import chat_template_in
 from tradewind.evaluation.progress import Progress
 from tradewind.evaluation.results import Sample, Status, TaskResult
-from tradewind.text import did_you_mean, truncated_repr
+from tradewind.text import did_you_mean, truncate_middle, truncated_repr
 
 _NAME: Final = "alpaca_eval"
 _ANNOTATORS: Final = "annotators_config"
 _DEFAULT_ANNOTATORS: Final = "weighted_alpaca_eval_gpt4_turbo"
 _MAX_TOKENS: Final = 2048
+_SHOWN_CHARS: Final = 200
 _NEUTRAL: Final[Mapping[str, Any]] = {
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
@@ -138,12 +139,16 @@ def run(run: HarnessRun) -> list[TaskResult]:
     if not answered:
         return [_result(run, replies, {}, {}, "The model answered no instruction: " + str(replies[0].error))]
     run.log(f"AlpacaEval: the judge compares {len(answered):,} answers.")
+    judged: Mapping[str, Judgement] = {}
+    metrics: Mapping[str, float] = {}
+    why = None
     with TemporaryDirectory(prefix="tradewind-alpaca-eval-") as home:
         try:
             judged, metrics = _judge(run, answered, Path(home), work)
+            _check_judge(judged)
         except ValueError as error:
-            return [_result(run, replies, {}, {}, str(error))]
-    return [_result(run, replies, judged, metrics, None)]
+            why = str(error)
+    return [_result(run, replies, judged, metrics, why)]
 
 
 def generation_fields(run: HarnessRun) -> dict[str, Any]:
@@ -200,6 +205,17 @@ def _judge(
     if code != 0:
         raise ValueError(f"AlpacaEval {exit_of(code)}:\n{causes(log)}")
     return read_judged(judged)
+
+
+def _check_judge(judged: Mapping[str, Judgement]) -> None:
+    """Refuse a judge whose answers are none of those that its config reads; raises ``ValueError``."""
+    if not any(each.preference is not None for each in judged.values()):
+        first = next(iter(judged.values()), None)
+        shown = "nothing" if first is None else first.error or repr(truncate_middle(first.said, _SHOWN_CHARS))
+        raise ValueError(
+            f"No answer of the judge is a preference; the first is {shown}. Give the {_ANNOTATORS} that this judge can "
+            "answer: those whose names begin with weighted_ need log probabilities (logprobs)."
+        )
 
 
 def _result(
