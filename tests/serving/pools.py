@@ -51,7 +51,7 @@ def post(pool: ServedPool, path: str, body: Any, token: str | None = None) -> tu
 
 
 def complete(pool: ServedPool, prompt: Any, *, retries: bool = False) -> str:
-    """Return what the pool answers to a prompt; with ``retries`` as a plain client that goes on after 503."""
+    """Return what the pool answers to a prompt; with ``retries`` as a plain client that retries after 503."""
     deadline = time.monotonic() + limit_s()
     while True:
         try:

@@ -1,6 +1,6 @@
 """The head of a pool: a named detached actor with the HTTP server, which starts, watches and replaces the workers.
 
-Ray restarts it if it is killed. Then it takes its port, tokens and deadline from Ray's key-value store, and goes on
+Ray restarts it if it is killed. Then it takes its port, tokens and deadline from Ray's key-value store, and continues
 with the live workers, which are named actors, too. It ends itself, and all of them, at the deadline, when the pool is
 idle, or when a user asks for that.
 """
@@ -197,7 +197,7 @@ class PoolHead:
         _internal_kv_put(self._key, json.dumps(asdict(memory)).encode(), overwrite=True, namespace=NAMESPACE.encode())
 
     def _find_workers(self) -> None:
-        """Go on with the workers of this actor's former life."""
+        """Continue with the workers of this actor's former life."""
         prefix = f"{self._name}-worker-"
         for entry in ray.util.list_named_actors(all_namespaces=True):
             if entry["namespace"] != NAMESPACE or not entry["name"].startswith(prefix):

@@ -1,7 +1,7 @@
 """Start and use pools: engines that serve one model behind one OpenAI-compatible address on a Ray cluster.
 
 A pool's head is a named detached actor, so Ray itself starts it once however many users ask (``head``). Its engines run
-in named detached actors, too (``worker``). All end at the pool's timeout, or when it is idle, whoever started them.
+in named detached actors, too (``worker``). All end at the timeout of the pool, or when it is idle.
 """
 
 from __future__ import annotations

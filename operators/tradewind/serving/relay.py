@@ -1,4 +1,4 @@
-"""Relay on an engine's host: it lets the pool's head, and nobody else, reach the engine at 127.0.0.1.
+"""Relay on an engine's host: only the pool's head reaches the engine, which listens at 127.0.0.1.
 
 The first request of a connection must show the worker's token. From then on the relay only copies bytes, which costs
 far less than a second HTTP server.

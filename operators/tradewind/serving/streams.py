@@ -122,7 +122,7 @@ class StreamedAnswer:
 
 
 def error_event(kind: str, message: str) -> bytes:
-    """Return the event that ends a stream that cannot go on."""
+    """Return the event that ends a stream that cannot continue."""
     error = {"error": {"message": message, "type": kind, "param": None, "code": None}}
     return b"data: " + json.dumps(error).encode() + b"\n\n"
 

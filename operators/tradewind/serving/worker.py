@@ -81,7 +81,7 @@ class EngineWorker:
         _watch_notices()
 
     def poll(self) -> WorkerReport:
-        """Return the state, and go on for another ``HEAD_TIMEOUT_S``."""
+        """Return the state, and run for another ``HEAD_TIMEOUT_S``."""
         self._extend_deadline()
         engine = self._engine
         lines = engine.last_lines() if engine.state == "starting" else []
