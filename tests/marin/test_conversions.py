@@ -332,8 +332,8 @@ def test_models_cost_and_weigh_what_the_light_ones_do(answers: Mapping[str, Any]
 def test_configs_of_recorded_steps_are_read_back(answers: Mapping[str, Any], lights: Mapping[str, Any]) -> None:
     recorded = [name for name in lights if name.rpartition(" ")[2] in VERSIONS]
     assert {name.split()[0] for name in recorded} == {
-        "TrainLmOnPodConfig", "TokenizeConfig", "HfTokenizeConfig", "EvaluationConfig", "VizLmConfig",
-        "DownloadConfig", "ExtractionConfig",
+        "TrainLmOnPodConfig", "TokenizeConfig", "HfTokenizeConfig", "EvaluationConfig", "EvalLmConfig",
+        "VizLmConfig", "DownloadConfig", "ExtractionConfig",
     }  # fmt: skip
     assert wrong(answers, lights, recorded) == {}
 
