@@ -53,7 +53,6 @@ def preflight(config: Any, devices: int, num_slices: int = 1) -> None:
 
 
 evaluate.preflight = preflight  # type: ignore[attr-defined]
-evaluate.warm_imports = ("levanter.eval_harness",)  # type: ignore[attr-defined]
 
 
 def config_of(given: Any) -> EvaluationConfig:

@@ -28,6 +28,7 @@ from tradewind.recipes.metrics.trackers import WandbOptions
 from tradewind.serialization.references import CodeFolder
 from tradewind.serialization.spec import step_spec
 from tradewind.steps import Cpu, ExecutorStep, InputName, Recipe, TpuSlice, resolve, versioned
+from tradewind.tasks.step_job import modules_needed
 
 RECORDED: dict[str, Any] = json.loads((Path(__file__).parents[1] / "legacy/oracle_versions.json").read_text())
 REBUILT = Rebuilt(RECORDED)
@@ -115,6 +116,12 @@ def test_cluster_reads_the_config_of_a_step(tmp_path: Path, monkeypatch: pytest.
 def test_evaluation_is_refused_at_parse(made: Any, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         made()
+
+
+def test_served_evaluations_need_no_levanter_on_their_cluster(tmp_path: Path) -> None:
+    step = evaluate_helm("m", "gs://b/m", lists.MMLU_TASKS)
+    spec = step_spec(resolve([step], "/store").of(step), CodeFolder(tmp_path))
+    assert modules_needed(spec) == {"fsspec": "fsspec"}
 
 
 def test_vllm_option_is_refused_without_vllm() -> None:
