@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from tradewind.evaluation.config import ServedAddress
+from tradewind.evaluation.config import OWN_MODEL, EvaluationConfig, ServedAddress
+from tradewind.evaluation.run import served_by
 from tradewind.evaluation.steps import evaluate_lm_evaluation_harness
 from tradewind.evaluation.tasks import EvalTaskConfig
-from tradewind.serving.config import ServingConfig
+from tradewind.serving.config import ServingConfig, pool_name
 from tradewind.steps import Cpu, ExecutorStep, Gpu, resolve
 
 EVALS = [EvalTaskConfig("arc_easy", 10)]
-POOL = ServingConfig("hub:o/m@main", "vllm", resources=Gpu(1))
-
-
-def model() -> ExecutorStep:
-    return ExecutorStep("model", print, None)
+MODEL = ExecutorStep("model", print, None)
+POOL = ServingConfig(MODEL / "hf", "vllm", resources=Gpu(1))  # type: ignore[arg-type]
 
 
 def version(**changes: Any) -> str:
-    given: dict[str, Any] = {"model_name": "m", "model_path": model() / "hf", "evals": EVALS} | changes
+    given: dict[str, Any] = {"model_name": "m", "model_path": MODEL / "hf", "evals": EVALS} | changes
     step = evaluate_lm_evaluation_harness(**given)
     return resolve([step], prefix="/p").steps[-1].output_path
 
@@ -30,7 +29,7 @@ def version(**changes: Any) -> str:
 PLAIN = version()
 SAME: Mapping[str, dict[str, Any]] = {
     "pool": {"serving": POOL},
-    "another pool": {"serving": ServingConfig("x", replicas=4, resources=Cpu(2))},
+    "another pool": {"serving": dataclasses.replace(POOL, engine="levanter", replicas=4, resources=Cpu(2))},
     "resources": {"resource_config": Gpu(1)},
     "engine_kwargs": {"engine_kwargs": {"max_seq_len": 128}},
     "concurrency": {"num_concurrent": 64},
@@ -65,6 +64,17 @@ def test_version_counts_what_decides_scores() -> None:
     assert len({PLAIN, *versions.values()}) == len(OTHER) + 1
 
 
+def test_evaluation_joins_pool_of_the_same_model() -> None:
+    """A group of tasks, a command and other evaluations name the model by the same path."""
+    pool = ServingConfig("gs://b/trained", resources=Cpu(2))
+    plain = EvaluationConfig("lm_evaluation_harness", "m", "/out", EVALS, "gs://b/trained", resource_config=Cpu(2))
+    given = dataclasses.replace(plain, serving=dataclasses.replace(pool, model=OWN_MODEL, replicas=3))
+    for config in (plain, given):
+        served = served_by(config)
+        assert isinstance(served, ServingConfig)
+        assert pool_name(served) == pool_name(pool)
+
+
 REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     "option": ({"num_concurent": 4}, "'num_concurent' is no option of an evaluation; did you mean 'num_concurrent'"),
     "evals": ({"evals": [5]}, r"evals\[0\] is 5"),
@@ -72,6 +82,7 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     "instances": ({"max_eval_instances": 0}, "max_eval_instances=0: give a whole number of at least 1, or None"),
     "model": ({"model_path": 5}, "model_path=5: give a step, a path"),
     "no model": ({"model_path": None}, "model_path=None: give the model"),
+    "other model": ({"serving": ServingConfig("x")}, "serving has the model 'x', which is not that of model_path"),
     "serving": ({"serving": "http://h/v1"}, "serving='http://h/v1': give ServingConfig"),
     "seed": ({"seed": -1}, "seed=-1: give a whole number of at least 0"),
     "generation": ({"generation_params": [1]}, r"generation_params=\[1\]: give a mapping"),

@@ -19,7 +19,7 @@ from typing import Any, Final
 from tradewind.datasets.files import join
 from tradewind.evaluation.config import OWN_MODEL, EvaluationConfig, ServedAddress
 from tradewind.evaluation.harnesses import Harness, HarnessRun, harness_of
-from tradewind.evaluation.model_files import ModelFiles, find_model, model_state
+from tradewind.evaluation.model_files import find_model, model_state
 from tradewind.evaluation.results import EvaluationRecord, Model, Serving, Status, TaskResult, write_results
 from tradewind.evaluation.summary import summary_rows
 from tradewind.evaluation.tracking import check_trackers, report_scores
@@ -74,7 +74,7 @@ class _Evaluation:
                 f"apply_chat_template=True: the tokenizer of {self._model.path} has no chat template. Leave it out, or "
                 "give a tokenizer that has one."
             )
-        self._served = _served(config, self._model)
+        self._served = served_by(config)
 
     def run(self) -> dict[str, Any]:
         """Measure, write and report."""
@@ -195,15 +195,15 @@ class _Evaluation:
         )
 
 
-def _served(config: EvaluationConfig, model: ModelFiles) -> ServingConfig | ServedAddress:
-    """Return what serves the model."""
+def served_by(config: EvaluationConfig) -> ServingConfig | ServedAddress:
+    """Return what serves the model: the pool of the path as the user gave it, which other users of it join, too."""
     if isinstance(config.serving, ServedAddress):
         return config.serving
     if config.serving is None:
         resources = {} if config.resource_config is None else {"resources": config.resource_config}
-        return ServingConfig(model.path, engine_options=dict(config.engine_kwargs or {}), **resources)
+        return ServingConfig(str(config.model_path), engine_options=dict(config.engine_kwargs or {}), **resources)
     is_own = config.serving.model == OWN_MODEL
-    return dataclasses.replace(config.serving, model=model.path) if is_own else config.serving
+    return dataclasses.replace(config.serving, model=str(config.model_path)) if is_own else config.serving
 
 
 def _judge_state(judge: ServingConfig | ServedAddress) -> Sequence[Any]:

@@ -63,6 +63,7 @@ def evaluation_step(
     EvaluationConfig(evaluator, evaluation_path="checked here", **{"model_name": None} | given)
     fields = {field: versioned_value(value) if field in counted else value for field, value in given.items()}
     paths = {field: path_input(field, given[field]) for field in _PATHS if given.get(field) is not None}
+    _check_model(given.get("serving"), paths.get("model_path"))
     served = {field: _served(given.get(field), field) for field in ("serving", "judge")}
     config = EvaluationConfig(
         evaluator, evaluation_path=this_output_path(), **{"model_name": None} | fields | paths | served
@@ -77,6 +78,14 @@ def _tasks(evals: Any) -> Sequence[EvalTaskConfig]:
         return check_tasks(evals)
     except TypeError as error:
         raise ValueError(str(error)) from None
+
+
+def _check_model(serving: Any, model: Any) -> None:
+    if isinstance(serving, ServingConfig) and path_input("serving.model", serving.model) != model:
+        raise ValueError(
+            f"serving has the model {truncated_repr(serving.model)}, which is not that of model_path: give both the "
+            "same."
+        )
 
 
 def _served(given: Any, field: str) -> Any:
