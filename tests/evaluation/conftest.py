@@ -100,7 +100,7 @@ class Engine:
     def _is_up(self) -> bool:
         try:
             return requests.get(f"http://127.0.0.1:{self.port}/health", timeout=5).ok
-        except requests.ConnectionError:
+        except requests.RequestException:  # it compiles before it listens, or while it does
             return False
 
 

@@ -162,16 +162,14 @@ def test_chat_without_template_refused(tmp_path: Path) -> None:
 def test_tasks_measured_on_levanter(export: Path, tmp_path: Path, importable: None) -> None:
     """Twice on Levanter's own server, with other requests at once: the same numbers."""
     engine = LevanterEngine(tmp_path, model=str(export))
-    engine.start()
     try:
+        engine.start()
         evals = [EvalTaskConfig(name) for name in ("colors", "words")]
         results = []
         for at_once in (2, 8):
             output = tmp_path / str(at_once)
             options = {"apply_chat_template": True, "num_concurrent": at_once}
             results.append(evaluate(lm_eval_config(engine.address, export, output, *evals, **options)))
-            (colors,) = read_lm_eval(next((output / "lm_eval").glob("000-*")))
-            assert len({sample.answer for sample in colors.samples}) > 0
             assert read_record(str(output)).tasks["colors"].scores[0].coverage == 1
         assert results[0] == results[1]
         assert results[0]["status"] == "succeeded"
