@@ -18,17 +18,17 @@ _LETTERS: Final = 94
 _WIDTH, _HEADS, _LAYERS, _MLP = 64, 2, 2, 128
 
 
-def tiny_export(folder: Path, *, chat: bool = True, seed: int = 0) -> Path:
+def tiny_export(folder: Path, *, chat: bool = True, seed: int = 0, kind: str = "llama") -> Path:
     """Write a Llama with random weights and its tokenizer into ``folder``; return it.
 
     Its likeliest tokens are characters of ASCII. Other seeds give other answers. Without ``chat`` its tokenizer
-    has no chat template.
+    has no chat template. A ``mistral`` has the same weights, but Levanter has no cache for it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     vocabulary = _write_tokenizer(folder, chat)
     config = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
+        "architectures": [f"{kind.title()}ForCausalLM"],
+        "model_type": kind,
         "hidden_size": _WIDTH,
         "intermediate_size": _MLP,
         "num_hidden_layers": _LAYERS,

@@ -80,7 +80,7 @@ def started(engine: str, folder: Path, log: Path) -> Api:
         assert process.poll() is None, log.read_text()[-3000:]
         try:
             return requests.get(url + command.health_path, timeout=10).ok
-        except requests.ConnectionError:
+        except requests.RequestException:
             return False
 
     until(is_healthy, f"{engine} serves")
@@ -89,11 +89,16 @@ def started(engine: str, folder: Path, log: Path) -> Api:
 
 @pytest.fixture(
     scope="module",
-    params=["levanter", pytest.param("vllm", marks=[pytest.mark.long, NEEDS_VLLM, pytest.mark.timeout(900)])],
+    params=[
+        "levanter llama",
+        pytest.param("levanter mistral", marks=pytest.mark.long),
+        pytest.param("vllm llama", marks=[pytest.mark.long, NEEDS_VLLM, pytest.mark.timeout(900)]),
+    ],
 )
 def api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    folder = tmp_path_factory.mktemp(request.param)
-    api = started(request.param, tiny_export(folder / "model"), folder / "log")
+    engine, kind = request.param.split()
+    folder = tmp_path_factory.mktemp(kind)
+    api = started(engine, tiny_export(folder / "model", kind=kind), folder / "log")
     try:
         yield api
     finally:

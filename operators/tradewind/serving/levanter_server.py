@@ -63,7 +63,11 @@ def _positive(text: str) -> int:
 
 
 async def _serve(options: argparse.Namespace) -> None:
-    listener = socket.create_server((options.host, options.port), backlog=512)  # a port in use is found out at once
+    listener = socket.socket(socket.AF_INET6 if ":" in options.host else socket.AF_INET)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(
+        (options.host, options.port)
+    )  # a port in use is found out at once; it listens when the model is there
     folder = os.path.abspath(options.model)
     if not os.path.isfile(os.path.join(folder, "config.json")):
         raise ValueError(f"--model {folder} is no export in the form of Hugging Face: it has no config.json.")
@@ -84,7 +88,7 @@ async def _serve(options: argparse.Namespace) -> None:
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    await web.SockSite(runner, listener).start()
+    await web.SockSite(runner, listener, backlog=512).start()
     print(f"serving {name} at http://{options.host}:{listener.getsockname()[1]}/v1", flush=True)
     await ended.wait()
     await runner.cleanup()
