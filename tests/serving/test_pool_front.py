@@ -204,6 +204,17 @@ async def test_stream_of_lost_engine_continues_or_says_why(first: Reply, second:
         assert pool.front.balancer.in_flight == 0
 
 
+async def test_busy_engine_says_when_to_come_again() -> None:
+    async def busy(request: web.BaseRequest) -> web.StreamResponse:
+        return web.json_response({}, status=429, headers={"Retry-After": "7", "Server": "of the engine"})
+
+    async with served([busy]) as pool:
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        async with pool.session.post(f"{pool.address}/v1/completions", json=BODY, headers=headers) as got:
+            assert (got.status, got.headers["Retry-After"]) == (429, "7")
+            assert got.headers["Server"] != "of the engine"
+
+
 async def test_refused_stream_is_no_stream() -> None:
     async with served([answer("bad request", 400)]) as pool:
         assert (await pool.post({**BODY, "stream": True}))[0] == 400

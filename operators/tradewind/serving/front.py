@@ -169,8 +169,7 @@ class Front:
             raise EngineLostError from None
         if answer.status == 200 and (at := content.rfind(b'"usage"')) >= 0:
             self.counts.add_usage({name.decode(): int(amount) for name, amount in _USAGE.findall(content, at)})
-        kind = answer.headers.get("Content-Type", "application/json")
-        return web.Response(status=answer.status, body=content, headers={"Content-Type": kind})
+        return web.Response(status=answer.status, body=content, headers=_passed(answer))
 
     def _request(self, engine: Engine, request: web.Request, body: bytes) -> Any:
         headers = {"Authorization": f"Bearer {engine.token}", "Accept-Encoding": "identity"}
@@ -207,8 +206,7 @@ class Front:
         try:
             async with self._request(engine, stream.request, body) as answer:
                 if answer.content_type != "text/event-stream":
-                    kind = answer.headers.get("Content-Type", "application/json")
-                    yield web.Response(status=answer.status, body=await answer.read(), headers={"Content-Type": kind})
+                    yield web.Response(status=answer.status, body=await answer.read(), headers=_passed(answer))
                     return
                 async for data in answer.content.iter_any():
                     for event in splitter.feed(data):
@@ -253,6 +251,11 @@ async def _end(stream: _ClientStream | None, status: int, kind: str, message: st
     if stream is None or stream.response is None:
         return _error(status, kind, message)
     return await stream.fail(kind, message)
+
+
+def _passed(answer: aiohttp.ClientResponse) -> dict[str, str]:
+    """Return the headers of an engine's answer that its client gets."""
+    return {name: answer.headers[name] for name in ("Content-Type", "Retry-After") if name in answer.headers}
 
 
 def _wants_stream(body: bytes) -> bool:
