@@ -54,7 +54,7 @@ def make_quiz(config: QuizConfig) -> int:
             drawn.shuffle(choices)
             file.write(json.dumps({"choices": choices, "answer": choices.index(" ".join(words))}) + "\n")
     with fsspec.open(f"{config.output_path}/word_order.yaml", "w") as file:
-        file.write(TASK.format(path=f"{config.output_path}/questions.jsonl"))
+        file.write(TASK.format(path="questions.jsonl"))  # beside the task
     return config.questions
 
 

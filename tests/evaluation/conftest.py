@@ -129,7 +129,8 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 
 
 @pytest.fixture
-def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+def importable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Make lm-eval importable here and in the processes that this one starts."""
     monkeypatch.syspath_prepend(str(LM_EVAL))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(LM_EVAL), str(REPOSITORY)]))

@@ -123,7 +123,7 @@ class Prepared:
                 stderr=log,
                 text=True,
                 env=_environment(self._run.config),
-                cwd=self._run.work_dir,
+                cwd=self._task_path or self._run.work_dir,  # so that tasks name files beside them
             )
         self._send(self._spec(tasks))
         refused: list[str] = []
