@@ -173,11 +173,32 @@ def _measure_set(config: ProbextractionConfig, name: str, texts: TokenSet, model
     folder = join(config.output_path, SETS, name)
     if is_first_host():
         remove_unfinished(folder)
+    log_probs = _all_log_probs(config, name, texts, windows, spelled, model)
+    numbers = numbers_of(log_probs, windows)
+    if is_first_host():
+        suffixes = windows.begins + config.prefix_tokens
+        strip = strip_of(suffixes, config.suffix_tokens, log_probs, len(texts.tokens))
+        write_text(f"{folder}.svg", svg(name, strip))
+        write_json(f"{folder}.json", numbers)
+    return numbers
+
+
+def _all_log_probs(
+    config: ProbextractionConfig,
+    name: str,
+    texts: TokenSet,
+    windows: Windows,
+    spelled: np.ndarray | None,
+    model: ScoredModel,
+) -> np.ndarray:
+    """Return the log probabilities of all windows; shards that are not there are computed and written."""
+    import numpy as np
+
     count = math.ceil(len(windows.begins) / WINDOWS_PER_SHARD)
     offsets = None if spelled is None else (byte_offsets(texts, spelled), spelled)
     log_probs = []
     for shard in range(count):
-        path = join(folder, f"part-{shard:05d}-of-{count:05d}.parquet")
+        path = join(config.output_path, SETS, name, f"part-{shard:05d}-of-{count:05d}.parquet")
         part = slice(shard * WINDOWS_PER_SHARD, (shard + 1) * WINDOWS_PER_SHARD)
         begins = windows.begins[part]
         found = _kept(path, begins)
@@ -185,17 +206,10 @@ def _measure_set(config: ProbextractionConfig, name: str, texts: TokenSet, model
             found = _log_probs(config, texts, begins, model)
             check_finite(name, found)
             if is_first_host():
-                rows = _rows(config, texts, windows.documents[part], begins, offsets, found)
-                _write(path, rows)
+                _write(path, _rows(config, texts, windows.documents[part], begins, offsets, found))
                 print(f"{truncated_repr(name)}: {shard + 1:,} of {count:,} shards", flush=True)
         log_probs.append(found)
-    numbers = numbers_of(np.concatenate(log_probs), windows)
-    if is_first_host():
-        suffixes = windows.begins + config.prefix_tokens
-        strip = strip_of(suffixes, config.suffix_tokens, np.concatenate(log_probs), len(texts.tokens))
-        write_text(f"{folder}.svg", svg(name, strip))
-        write_json(f"{folder}.json", numbers)
-    return numbers
+    return np.concatenate(log_probs)
 
 
 def byte_offsets(texts: TokenSet, spelled: np.ndarray) -> np.ndarray:
