@@ -69,7 +69,7 @@ def give_up_reason(code: int | None) -> str | None:
             "was suspended, the driver or the process guard was frozen, or the store could not be reached. This "
             "attempt does not count."
         )
-    gave_up = "its function could not go on, or the store did not take its result, as the lines before say"
+    gave_up = "its function could not continue, or the store did not take its result, as the lines before say"
     return f"{gave_up}: this attempt does not count." if code == EXIT_GAVE_UP else None
 
 
