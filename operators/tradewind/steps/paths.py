@@ -12,7 +12,7 @@ OWN_FOLDERS: Final = frozenset({".tradewind", ".attempts"})
 
 
 HUB_PREFIX: Final = "hub:"
-"""Begin of a name on the Hugging Face hub, which stands in the place of a path."""
+"""Begin of a name on the Hugging Face hub, which a config may have instead of a path."""
 
 
 def is_absolute(path: str) -> bool:
