@@ -17,7 +17,7 @@ _RECOVERY_S = 10.0
 
 
 def bench_tiny(quick: bool) -> Iterator[Table | Goal]:
-    """Measure an engine that answers each request after one second."""
+    """Measure an engine that answers each request after two seconds."""
     yield from _throughput("tiny", quick)
 
 
@@ -27,7 +27,7 @@ def bench_levanter(quick: bool) -> Iterator[Table | Goal]:
 
 
 def _throughput(engine: str, quick: bool) -> Iterator[Table | Goal]:
-    found = in_fresh_process(serving.measure_throughput, engine, *((1, 3.0) if quick else (5, 12.0)))
+    found = in_fresh_process(serving.measure_throughput, engine, *((1, 6.0) if quick else (5, 20.0)))
     columns = ("at once", "requests/s alone", "through the pool", "ratio", "median latency alone", "through the pool")
     table = Table(f"{engine}: requests through a pool beside its engine alone", columns)
     for at_once, rounds in found.items():

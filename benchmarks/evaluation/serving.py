@@ -24,7 +24,8 @@ from tradewind.serving.pool import ServedPool, ensure_pool
 from tradewind.steps import Cpu
 
 AT_ONCE: Final = (16, 256)
-_DELAY_S: Final = "1.0"
+_DELAY_S: Final = "2.0"
+"""Seconds of an answer: a hundred tokens of a model take longer, with many at once."""
 _PROMPT: Final = "What does a request of usual length cost on its way? " * 20
 _MAX_TOKENS: Final = 16
 _ENGINE: Final = str(ROOT / "tests" / "serving" / "tiny_engine.py")
@@ -129,7 +130,8 @@ async def _client(address: str, token: str, at_once: int, seconds_each: float) -
     body = {"model": "tiny", "prompt": _PROMPT, "max_tokens": _MAX_TOKENS}
     until = time.monotonic() + seconds_each
 
-    async def one_after_another(session: aiohttp.ClientSession) -> None:
+    async def one_after_another(session: aiohttp.ClientSession, offset_s: float) -> None:
+        await asyncio.sleep(offset_s)  # answers of a model differ in length, so its clients are not in step
         while time.monotonic() < until:
             begun = time.monotonic()
             async with session.post(f"{address}/completions", json=body) as answer:
@@ -140,7 +142,9 @@ async def _client(address: str, token: str, at_once: int, seconds_each: float) -
     headers = {"Authorization": f"Bearer {token}"}
     begun = time.monotonic()
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), headers=headers) as session:
-        await asyncio.gather(*(one_after_another(session) for _ in range(at_once)))
+        await asyncio.gather(
+            *(one_after_another(session, float(_DELAY_S) * number / at_once) for number in range(at_once))
+        )
     return len(latencies) / (time.monotonic() - begun), median(latencies) or 0.0
 
 
@@ -148,10 +152,12 @@ def _first_answer(pool: ServedPool) -> None:
     """Send a request until it is answered, as a client with plain retries."""
     import requests
 
+    session = requests.Session()
+    session.trust_env = False  # a proxy cannot reach this machine
     while True:
         headers = {"Authorization": f"Bearer {pool.token}"}
         try:
-            answer = requests.post(f"{pool.address}/completions", json={"prompt": "a"}, headers=headers, timeout=60)
+            answer = session.post(f"{pool.address}/completions", json={"prompt": "a"}, headers=headers, timeout=60)
             if answer.status_code == 200:
                 return
         except requests.RequestException:
@@ -163,11 +169,13 @@ def _start_alone() -> float:
     """Return how long the engine takes from its process to its first healthy answer."""
     import requests
 
+    session = requests.Session()
+    session.trust_env = False
     port, begun = free_port(), time.monotonic()
     with subprocess.Popen([sys.executable, _ENGINE, "--port", str(port)]) as process:
         while True:
             try:
-                if requests.get(f"http://127.0.0.1:{port}/health", timeout=5).status_code == 200:
+                if session.get(f"http://127.0.0.1:{port}/health", timeout=5).status_code == 200:
                     break
             except requests.RequestException:
                 time.sleep(_PAUSE_S)
