@@ -29,6 +29,7 @@ from tests.serving.pools import (
 from tests.serving.tiny_engine import answer_text, chat_prompt
 from tests.support.shared_clusters import NODE_SECRET
 from tests.support.waiting import until
+from tradewind.serving.config import pool_name
 from tradewind.serving.pool import PoolError, ServedPool, ensure_pool, find_pools, stop_pool
 from tradewind.steps import Cpu
 
@@ -89,7 +90,7 @@ def test_second_user_joins_pool_with_own_token(pool: ServedPool, log: Path) -> N
     assert (other.name, other.address) == (pool.name, pool.address) and other.token != pool.token
     assert complete(other, "x") == complete(pool, "x") == answer_text("x", 8)
     assert "another token" not in repr(other)
-    assert [each.name for each in find_pools()] == [pool.name]
+    assert [each.name for each in find_pools()].count(pool.name) == 1
 
 
 @pytest.mark.parametrize("victim", ["engine", "worker"])
@@ -149,7 +150,7 @@ def test_stream_continues_on_another_engine(pool: ServedPool, log: Path) -> None
 def test_impossible_pool_is_refused_at_once(log: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(PoolError, match=re.escape(message)):
         ensure_pool(tiny_config(log, **options))
-    assert {each.state for each in find_pools()} <= {"ready", "starting"}
+    assert pool_name(tiny_config(log, **options)) not in {each.name for each in find_pools()}
 
 
 def test_engine_that_cannot_start_is_reported_and_retried(log: Path) -> None:

@@ -66,6 +66,7 @@ class _Worker:
     """The poll that is under way, and when it began."""
     asked_at: float = 0.0
     heard_at: float = 0.0
+    has_served: bool = False
     drain_by: float | None = None
     """When its requests must have gone elsewhere (epoch seconds); set while it drains."""
 
@@ -264,9 +265,11 @@ class PoolHead:
             return
         worker.report, worker.heard_at = report, time.monotonic()
         if report.state in ("failed", "lost"):
+            worker.has_served = worker.has_served or report.state == "lost"
             self._remove(worker, f"Worker {worker.name} on {report.node}: {report.error}")
         elif report.state == "ready":
-            self._start_failures = 0
+            if not worker.has_served:
+                worker.has_served, self._start_failures = True, 0
             self._on_loop(self._note_ready, worker, asked_at)
 
     def _note_ready(self, worker: _Worker, asked_at: float) -> None:
@@ -280,13 +283,12 @@ class PoolHead:
     def _remove(self, worker: _Worker, why: str) -> None:
         """Forget a worker that has ended, and send its requests to others."""
         del self._workers[worker.name]
-        has_served = worker.report is not None and worker.report.state in ("ready", "lost")
         self._on_loop(self._balancer.lose, worker.name)
         if worker.drain_by is None:
             self._last_error = why
-            if has_served:
-                self._losses += 1
-            else:
+            if worker.has_served:
+                self._losses, self._start_failures = self._losses + 1, 0
+            elif worker.report is None or worker.report.state == "failed":  # else its host was lost
                 self._note_start_failure()
         print(f"Pool {self._name}: {why}", flush=True)
         _kill(worker.actor)
@@ -327,7 +329,8 @@ class PoolHead:
             time.monotonic(), queued=self._balancer.queued, in_flight=self._balancer.in_flight, ready=ready
         )
         staying = [worker for worker in self._workers.values() if worker.drain_by is None]
-        if self._start_failures < _MAX_START_FAILURES and time.monotonic() >= self._start_at:
+        may_start = self._start_failures < _MAX_START_FAILURES or ready > 0  # else a user must come
+        if may_start and time.monotonic() >= self._start_at:
             for _ in range(wanted - len(staying)):
                 self._start_worker()
         for worker in sorted(staying, key=_how_useful)[: max(0, len(staying) - wanted)]:
