@@ -19,7 +19,7 @@ ADDRESS = "http://127.0.0.1:9/v1"
 
 def harness_python(folder: Path, monkeypatch: pytest.MonkeyPatch, environment: HarnessEnvironment, script: str) -> Path:
     """Make a Python of the harness that runs ``script`` instead of a program, and name it in the variable."""
-    python = folder / "python"
+    python = folder / "stub"
     probe = f'if [ "$1" = -I ]; then echo 9.9; echo "{folder}/site/{environment.package}"; exit; fi'
     python.write_text(f"#!/bin/sh\n{probe}\n{script}\n")
     python.chmod(0o755)

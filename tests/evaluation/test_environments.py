@@ -37,7 +37,7 @@ REAL_PYTHON = sys.executable
 PYTHON = """#!/bin/sh
 echo "$@" >> "{folder}/asked"
 case "$*" in
-  "-m venv "*) mkdir -p "$3/bin"; touch "$3/pyvenv.cfg"; cp "$0" "$3/bin/python";;
+  "-m venv "*) mkdir -p "$3/bin"; touch "$3/pyvenv.cfg"; cp "$0" "$3/bin/stub"; cp "$0" "$3/bin/python";;
   *builder.lock*) cat "$8" >> "{folder}/builder";;
   *"pip install"*) while [ -e "{folder}/hold" ]; do sleep 0.05; done; if [ -e "{folder}/fail" ]; then
     echo "ERROR: no index" >&2; exit 1; fi;;
@@ -48,10 +48,11 @@ esac
 
 @pytest.fixture
 def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    script = tmp_path / "python"
+    script = tmp_path / "stub"
     script.write_text(PYTHON.format(folder=tmp_path))
     script.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(script))
+    monkeypatch.setattr(environments, "_python", lambda folder: folder / "bin" / "stub")  # else counted as a Python
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "prefix"))
     for environment in ENVIRONMENTS.values():
         monkeypatch.delenv(environment.variable, raising=False)
@@ -102,8 +103,8 @@ def test_the_variable_names_a_python(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_the_command_makes_an_environment_once(python: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["helm", "alpaca_eval"]) == main(["helm"]) == 0
     folder = HELM.default_folder
-    assert is_complete(HELM, folder) and find_environment(HELM).executable == str(folder / "bin" / "python")
-    assert f"TRADEWIND_HELM_PYTHON={folder}/bin/python" in capsys.readouterr().out
+    assert is_complete(HELM, folder) and find_environment(HELM).executable == str(folder / "bin" / "stub")
+    assert f"TRADEWIND_HELM_PYTHON={folder}/bin/stub" in capsys.readouterr().out
     lines = [line for line in asked(python) if f"venv {folder}" in line or f"-r {HELM.lock}" in line]
     assert len(lines) == 2 and "--no-deps --require-hashes --no-build-isolation" in lines[1]
     assert (python.parent / "builder").read_text().count("setuptools==") == 1, "what builds is pinned too"
