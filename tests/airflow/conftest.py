@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 import requests
 
+from tests.evaluation.conftest import LM_EVAL
 from tests.support.clusters import CALM
 from tests.support.pages import write_scheduled_examples
 from tests.support.waiting import limit_s
@@ -156,6 +158,7 @@ def env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
     shutil.copytree(HERE.parents[1] / "dags", dags, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
     write_scheduled_examples(dags)
     put_into_zone(dags / "nightly_code_lm.py", NIGHTLY_ZONE)
+    put_on_cluster(dags / "compare_models.py", "with_lm_eval")
     # A test edits this copy. It is written now, because Airflow stores changes of a DAG at least 30 s apart.
     text = (dags / "plain_retries.py").read_text().replace("plain_retries", "lowered_retries")
     (dags / "lowered_retries.py").write_text(text.replace("plain/retried", "plain/lowered"))
@@ -173,6 +176,7 @@ def env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
         connections={
             "ray_default": connection(ray.address, bucket=str(store)),
             "bare": connection(ray.address),
+            "with_lm_eval": connection(ray.address, bucket=str(store), python=str(python_with_lm_eval(root))),
             "gone": connection(f"http://127.0.0.1:{free_port()}", bucket=str(store)),
         },
         settings={
@@ -221,6 +225,21 @@ def put_into_zone(dag_file: Path, zone: str) -> None:
     daily = 'schedule="@daily",'
     assert text.count(daily) == 1
     dag_file.write_text(text.replace(daily, f'{daily} timezone="{zone}",'))
+
+
+def put_on_cluster(dag_file: Path, cluster: str) -> None:
+    """Set the cluster of a pipeline with ``max_concurrent``."""
+    text = dag_file.read_text()
+    assert text.count("    max_concurrent=") == 1
+    dag_file.write_text(text.replace("    max_concurrent=", f'    cluster="{cluster}",\n    max_concurrent='))
+
+
+def python_with_lm_eval(folder: Path) -> Path:
+    """Write a command that is this Python with lm-eval, which Levanter would import in all other tests."""
+    command = folder / "python-with-lm-eval"
+    command.write_text(f'#!/bin/sh\nPYTHONPATH={LM_EVAL} exec {sys.executable} "$@"\n')
+    command.chmod(0o755)
+    return command
 
 
 def connection(address: str, **extra: str) -> str:

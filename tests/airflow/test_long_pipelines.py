@@ -1,4 +1,4 @@
-"""The pipelines of ``dags/`` that begin with data, under a scheduler and on a cluster: made once, then reused."""
+"""The pipelines of ``dags/`` that run long, under a scheduler and on a cluster: made once, then reused."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ def output(run: DagRun, name: str, file: str) -> dict[str, object]:
     [
         ("web_to_tokens", "web/evaluate", "results.json", "checkpoint"),
         ("quality_ablation", "ablation/comparison", ".artifact.json", "best"),
+        ("compare_models", "compare_models/gate", "gate.json", "checks"),
     ],
 )
 def test_second_run_reuses_all_steps(env: Environment, dag_id: str, last: str, file: str, shown: str) -> None:
