@@ -79,7 +79,7 @@ def started(engine: str, folder: Path, log: Path) -> Api:
     def is_healthy() -> bool:
         assert process.poll() is None, log.read_text()[-3000:]
         try:
-            return requests.get(url + command.health_path, timeout=10).ok
+            return requests.get(f"{url}/health", timeout=10).ok
         except requests.RequestException:
             return False
 

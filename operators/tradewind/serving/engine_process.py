@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import threading
 import time
 import traceback
@@ -27,10 +26,11 @@ from tradewind.runtime.pods.process_env import Accelerator, format_exit, process
 from tradewind.serialization.masking import NAMES_VARIABLE
 from tradewind.serving.config import PoolLimits, ServingConfig
 from tradewind.serving.engines import EngineCommand, engine_command, needs_model
+from tradewind.serving.weights import local_model
 from tradewind.steps.resources import Gpu, TpuSlice
 from tradewind.text import escape_control_characters
 
-LAST_LINES: Final = 30
+_LAST_LINES: Final = 30
 _MAX_LINE_CHARS: Final = 500
 _MAX_BUFFERED: Final = 1000
 _POLL_S: Final = 0.2
@@ -44,7 +44,6 @@ class EngineProcess:
     Attributes:
         state: ``fetching``, ``starting``, ``ready``, then ``failed`` (it never served) or ``lost``.
         error: Why it ended, with its last lines.
-        port: Where it listens on 127.0.0.1, once it is ready.
     """
 
     def __init__(
@@ -61,19 +60,18 @@ class EngineProcess:
         self._log = StoredLog(log_dir, f"{name}.log")
         self._changed = threading.Condition()
         self._process: HostProcess | None = None
-        self._lines: deque[str] = deque(maxlen=LAST_LINES)
+        self._lines: deque[str] = deque(maxlen=_LAST_LINES)
         self.state = "fetching"
         self.error = ""
-        self.port: int | None = None
 
     def run(self, on_ready: Callable[[int], None], on_end: Callable[[], None]) -> None:
         """Run the engine to its end; ``on_ready`` gets its port."""
         try:
             port = self._start()
-            if self._wait_ready(port):
-                self.port, self.state = port, "ready"
+            if self._wait_ready():
+                self.state = "ready"
                 on_ready(port)
-                self._watch(port)
+                self._watch()
         except Exception as error:  # whatever a store or a hub raises is the reason why the engine does not start
             traceback.print_exc()
             self._end(str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}")
@@ -98,8 +96,6 @@ class EngineProcess:
     def _start(self) -> int:
         folder = ""
         if needs_model(self._config):
-            from tradewind.serving.weights import local_model
-
             folder = local_model(self._config)
         self.state = "starting"
         is_tpu = isinstance(self._config.resources, TpuSlice)
@@ -107,8 +103,9 @@ class EngineProcess:
             kill_orphans(self._ip, holds_chips=bool(chip_devices()))
             remove_lockfile()
         port = _free_port()
+        command = engine_command(self._config, folder, port)
         self._process = HostProcess(
-            self._command(command := engine_command(self._config, folder, port)),
+            list(command.argv),
             self._environment(command, is_tpu=is_tpu),
             self._log,
             keep_lines=_MAX_BUFFERED,
@@ -116,12 +113,8 @@ class EngineProcess:
             changed=self._changed,
             deadline=self._deadline,
         )
-        self._health = f"http://127.0.0.1:{port}{command.health_path}"
+        self._health = f"http://127.0.0.1:{port}/health"
         return port
-
-    def _command(self, command: EngineCommand) -> list[str]:
-        argv = list(command.argv)
-        return [sys.executable, *argv[1:]] if argv[0] == "python" else argv
 
     def _environment(self, command: EngineCommand, *, is_tpu: bool) -> dict[str, str]:
         secrets = fetch_secrets(self._config.secrets, "The served model")
@@ -130,7 +123,7 @@ class EngineProcess:
         env = process_env(os.environ, given, kind, keep_threads=not is_tpu, chips=len(chip_devices()))
         return {**env, NAMES_VARIABLE: ",".join(secrets)} if secrets else env
 
-    def _wait_ready(self, port: int) -> bool:
+    def _wait_ready(self) -> bool:
         """Wait for the first healthy answer; return False if there is none."""
         assert self._process is not None
         give_up_at = time.monotonic() + self._limits.start_s
@@ -143,7 +136,7 @@ class EngineProcess:
                 return False
         return True
 
-    def _watch(self, port: int) -> None:
+    def _watch(self) -> None:
         assert self._process is not None
         seen_at = time.monotonic()
         while not self._process.wait(_WATCH_S):

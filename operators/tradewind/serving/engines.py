@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -37,18 +38,16 @@ class EngineCommand:
     """The process of an engine.
 
     Attributes:
-        argv: The program and its arguments; ``python`` is that of the worker.
+        argv: The program and its arguments.
         env: Variables that it needs besides its worker's.
-        health_path: Path that answers with 200 once the engine serves.
     """
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    health_path: str = "/health"
 
 
 def engine_command(config: ServingConfig, model_dir: str, port: int) -> EngineCommand:
-    """Return the command of the engine that serves the model in a folder at a port of 127.0.0.1."""
+    """Return the command of the engine that serves the model in a folder of this worker at a port of 127.0.0.1."""
     commands: dict[str, Callable[[ServingConfig, str, int], EngineCommand]] = {
         "levanter": _levanter,
         "vllm": _vllm,
@@ -107,7 +106,7 @@ def _levanter(config: ServingConfig, model_dir: str, port: int) -> EngineCommand
     arguments = ["--model", model_dir, "--served-name", config.name_in_api, "--port", str(port)]
     for name, value in config.engine_options.items():
         arguments += [f"--{name.replace('_', '-')}", str(value)]
-    argv = ("python", "-m", "tradewind.serving.levanter_server", *arguments)
+    argv = (sys.executable, "-m", "tradewind.serving.levanter_server", *arguments)
     return EngineCommand(argv, {"HF_HUB_OFFLINE": "1", **_compilations()})
 
 
@@ -116,7 +115,7 @@ def _vllm(config: ServingConfig, model_dir: str, port: int) -> EngineCommand:
     chips = _chips(config.resources)
     options = {"tensor_parallel_size": chips, **given} if chips > 1 else given
     ours = {"model": model_dir, "served_model_name": config.name_in_api, "host": "127.0.0.1", "port": port}
-    argv = ["python", "-m", "vllm.entrypoints.openai.api_server"]
+    argv = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
     for name, value in {**options, **ours}.items():
         argv += _argument(name, value)
     env = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", **_compilations()}
@@ -147,11 +146,5 @@ def _compilations() -> dict[str, str]:
 
 
 def _own(config: ServingConfig, model_dir: str, port: int) -> EngineCommand:
-    named = {"{model}": model_dir, "{port}": str(port)}
-    return EngineCommand(tuple(_filled(word, named) for word in config.command))
-
-
-def _filled(word: str, named: Mapping[str, str]) -> str:
-    for mark, value in named.items():
-        word = word.replace(mark, value)
-    return word
+    program, *words = (word.replace("{port}", str(port)).replace("{model}", model_dir) for word in config.command)
+    return EngineCommand((sys.executable if program == "python" else program, *words))

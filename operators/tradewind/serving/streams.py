@@ -45,7 +45,6 @@ class StreamedAnswer:
         """Text by choice that the present stream must repeat."""
         self._identity: Any = None
         self._can_continue = True
-        self.has_begun = False
         self.is_complete = False
         self.usage: dict[str, Any] = {}
 
@@ -66,20 +65,19 @@ class StreamedAnswer:
             DifferentStreamError: The event differs from what the client has.
         """
         if event == DONE:
-            if any(self._due.values()):
+            if self._is_repeating:
                 raise DifferentStreamError("the text is shorter")
-            self.is_complete = self.has_begun = True
+            self.is_complete = True
             return event
         fields = _fields(event)
         if fields is None:
             self._can_continue = self._can_continue and event.startswith(b":")  # a comment
-            return b"" if any(self._due.values()) else event
+            return b"" if self._is_repeating else event
         self.usage = fields.get("usage") or self.usage
         is_repeating = self._is_repeating
         self._read_choices(fields)
         if is_repeating and not self._has_news(fields):
             return b""
-        self.has_begun = True
         if self._identity is None:
             self._identity = fields.get("id")
         if fields.get("id") == self._identity and not is_repeating:
