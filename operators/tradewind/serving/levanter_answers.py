@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tradewind.serving.levanter_engine import Engine, Generation, Grown
-from tradewind.serving.levanter_model import Drawn, Scores
+from tradewind.serving.levanter_model import ScoredToken, Scores
 from tradewind.serving.levanter_requests import Asked, Limits, Prompt
 from tradewind.serving.levanter_text import GrowingText, Spelling
 
@@ -27,22 +27,12 @@ class Choice:
     prompt: Prompt
     new_text: str = ""
     """Text that was not sent yet, as ``told``."""
-    told: list[_Told] = field(default_factory=list)
+    told: list[ScoredToken] = field(default_factory=list)
     offset: int = 0
     """Number of characters of the tokens that were reported before."""
     tokens: int = 0
     """Number of generated tokens, including the one that ended it."""
     reason: str | None = None
-
-
-@dataclass(frozen=True)
-class _Told:
-    """Log probabilities of a token and of the likeliest ones in its place; none for the first of a sequence."""
-
-    token: int
-    logprob: float | None
-    top_ids: np.ndarray
-    top_logprobs: np.ndarray
 
 
 class Answers:
@@ -105,7 +95,7 @@ class Answers:
     async def _all(self, asked: Asked) -> list[Choice]:
         choices = self._choices(asked)
         texts: dict[int, str] = {}
-        told: dict[int, list[_Told]] = {}
+        told: dict[int, list[ScoredToken]] = {}
         async with aclosing(self._grow(asked, choices)) as growing:
             async for choice in growing:
                 texts[choice.index] = texts.get(choice.index, "") + choice.new_text
@@ -184,9 +174,9 @@ class Answers:
         choice.new_text = self._tokenizer.decode(tokens, clean_up_tokenization_spaces=False) if text is None else text
         if asked.logprobs is not None and scores is not None:
             none = np.zeros(0)
-            choice.told.append(_Told(tokens[0], None, none, none))
+            choice.told.append(ScoredToken(tokens[0], None, none, none))
             following = zip(tokens[1:], scores.logprobs, scores.top_ids, scores.top_logprobs, strict=False)
-            choice.told.extend(_Told(token, float(logprob), ids, tops) for token, logprob, ids, tops in following)
+            choice.told.extend(ScoredToken(token, float(logprob), ids, tops) for token, logprob, ids, tops in following)
 
     def _frame(self, kind: str, begin: str) -> dict[str, Any]:
         name = f"{begin}-{uuid.uuid4().hex}"
@@ -209,7 +199,7 @@ class Answers:
             "text_offset": offsets,
         }
 
-    def _top(self, told: _Told, count: int) -> dict[str, float | None]:
+    def _top(self, told: ScoredToken, count: int) -> dict[str, float | None]:
         """Return the likeliest tokens, and the token itself."""
         likeliest = islice(zip(told.top_ids, told.top_logprobs, strict=True), count)
         top = {self._spelling.of(int(token)): float(logprob) for token, logprob in likeliest}
@@ -220,7 +210,7 @@ class Answers:
         logprobs = None if count is None else {"content": [self._chat_token(each, count) for each in choice.told]}
         return {"logprobs": logprobs, "finish_reason": choice.reason}
 
-    def _chat_token(self, told: _Told, count: int) -> dict[str, Any]:
+    def _chat_token(self, told: ScoredToken, count: int) -> dict[str, Any]:
         likeliest = islice(zip(told.top_ids, told.top_logprobs, strict=True), count)
         top = [self._spelled(int(token), float(logprob)) for token, logprob in likeliest]
         return self._spelled(told.token, told.logprob) | {"top_logprobs": top}
@@ -235,9 +225,9 @@ def _says_next(asked: Asked) -> bool:
     return asked.echo and (asked.max_tokens == 0 or (asked.max_tokens == 1 and asked.temperature == 0))
 
 
-def _likeliest(scores: Scores) -> Drawn:
+def _likeliest(scores: Scores) -> ScoredToken:
     ids, tops = scores.top_ids[-1], scores.top_logprobs[-1]
-    return Drawn(int(ids[0]), float(tops[0]), ids, tops)
+    return ScoredToken(int(ids[0]), float(tops[0]), ids, tops)
 
 
 def _add(asked: Asked, choice: Choice, grown: Grown) -> None:
@@ -245,8 +235,7 @@ def _add(asked: Asked, choice: Choice, grown: Grown) -> None:
     choice.new_text += grown.text
     choice.reason = grown.reason
     if asked.logprobs is not None:
-        drawn = grown.drawn
-        choice.told.append(_Told(drawn.token, drawn.logprob, drawn.top_ids, drawn.top_logprobs))
+        choice.told.append(grown.drawn)
 
 
 def _usage(asked: Asked, choices: Sequence[Choice]) -> dict[str, int]:

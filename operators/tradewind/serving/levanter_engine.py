@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tradewind.serving.levanter_model import Drawn, LevanterModel, Row, Scores
+from tradewind.serving.levanter_model import LevanterModel, Row, ScoredToken, Scores
 from tradewind.serving.levanter_text import GrowingText
 
 _log: Final = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class Generation:
         start = len(self.prompt) + self.drawn - 1
         return Row(self.slot, [self.last], start, self.temperature, self.top_p, self.seed)
 
-    def take(self, drawn: Drawn) -> Grown:
+    def take(self, drawn: ScoredToken) -> Grown:
         """Add a token."""
         self.drawn += 1
         self.last = drawn.token
@@ -80,7 +80,7 @@ class Grown:
     """A new token of a generation, the new text, and why it ends if it does: ``stop`` or ``length``."""
 
     generation: Generation
-    drawn: Drawn
+    drawn: ScoredToken
     text: str
     reason: str | None
 
@@ -204,7 +204,7 @@ class Engine:
             self._advance(model, running, lambda: model.read_next([each.row() for each in running]))
 
     def _advance(
-        self, model: LevanterModel, generations: Sequence[Generation], draw: Callable[[], Sequence[Drawn]]
+        self, model: LevanterModel, generations: Sequence[Generation], draw: Callable[[], Sequence[ScoredToken]]
     ) -> None:
         try:
             drawn = draw()

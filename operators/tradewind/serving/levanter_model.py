@@ -29,12 +29,11 @@ from levanter.utils.mesh import MeshConfig, create_mesh_from_axis_specs
 from levanter.utils.tree_utils import inference_mode
 
 from tradewind.recipes.lm.levanter_parts import precision, quiet_libraries
+from tradewind.serving.levanter_requests import MAX_LOGPROBS
 from tradewind.storage.bounded_read import SMALL, read_local
 from tradewind.text import did_you_mean, truncated_repr
 
-TOP: Final = 20
-"""Number of likeliest tokens that are reported, at most."""
-DEFAULT_CONTEXT: Final = 4096
+_DEFAULT_CONTEXT: Final = 4096
 """Longest sequence by default, if the model's own context is longer."""
 _OTHER_NAMES: Final = {"qwen2": "qwen", "gemma3_text": "gemma3"}
 """Type in ``config.json`` → Levanter's name, where they differ."""
@@ -72,11 +71,12 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """A drawn token, with log probabilities before temperature and ``top_p``."""
+class ScoredToken:
+    """A token and the likeliest ones in its place, with log probabilities before temperature and ``top_p``."""
 
     token: int
-    logprob: float
+    logprob: float | None
+    """None for the first token of a sequence, in whose place there are no others."""
     top_ids: np.ndarray
     top_logprobs: np.ndarray
 
@@ -93,11 +93,11 @@ class LevanterModel:
         config, converter = described(folder)
         if max_seq_len is not None and max_seq_len > config.max_seq_len:
             raise ValueError(f"max_seq_len={max_seq_len} is longer than the model's context of {config.max_seq_len}.")
-        self.max_seq_len: int = max_seq_len or min(config.max_seq_len, DEFAULT_CONTEXT)
+        self.max_seq_len: int = max_seq_len or min(config.max_seq_len, _DEFAULT_CONTEXT)
         self.max_seqs = max_seqs
         self._mesh, mesh_config = _mesh(config)
         self._mapping: Mapping[str, Any] = mesh_config.resolved_compute_mapping
-        with self._devices():
+        with set_mesh(self._mesh):
             model = converter.load_pretrained(
                 config.model_type,
                 ref=folder,
@@ -110,7 +110,7 @@ class LevanterModel:
         self._has_cache = hasattr(model, "decode")
         self._read: dict[int, list[int]] = {}
         """Slot → tokens of its sequence, for models of which Levanter does not keep what they have read."""
-        self._top = min(TOP, self.vocab_size)
+        self._top = min(MAX_LOGPROBS, self.vocab_size)
         self._pages = _even(math.ceil(self.max_seq_len / _PAGE))
         self._step = eqx.filter_jit(partial(_step, self._top), donate="all-except-first")
         self._reread = eqx.filter_jit(partial(_reread, self._top))
@@ -119,12 +119,8 @@ class LevanterModel:
 
     @contextmanager
     def _devices(self) -> Iterator[None]:
-        with set_mesh(self._mesh):
-            if hasattr(self, "_model"):
-                with hax.axis_mapping(self._mapping):
-                    yield
-            else:
-                yield
+        with set_mesh(self._mesh), hax.axis_mapping(self._mapping):
+            yield
 
     def bucket(self, length: int) -> int:
         """Return the length that a sequence of ``length`` tokens is padded to."""
@@ -149,7 +145,7 @@ class LevanterModel:
             for n, each in enumerate(sequences)
         ]
 
-    def read_prompt(self, row: Row) -> Drawn:
+    def read_prompt(self, row: Row) -> ScoredToken:
         """Read the tokens of a new sequence, and draw the next one."""
         if not self._has_cache:
             return self.read_next([row])[0]
@@ -162,7 +158,7 @@ class LevanterModel:
             if done == end:
                 return drawn
 
-    def read_next(self, rows: Sequence[Row]) -> list[Drawn]:
+    def read_next(self, rows: Sequence[Row]) -> list[ScoredToken]:
         """Read one more token of each sequence, and draw the next one."""
         if self._has_cache:
             return self._run(rows, self.max_seqs, self.max_seqs)
@@ -173,7 +169,7 @@ class LevanterModel:
         self._cache = None
         self._read.clear()
 
-    def _read_again(self, row: Row) -> Drawn:
+    def _read_again(self, row: Row) -> ScoredToken:
         """Read a sequence from its begin; alone, so that its padding does not depend on others."""
         read = self._read[row.slot] = [*self._read.get(row.slot, [])[: row.start], *row.tokens]
         tokens = np.zeros((self._mesh.shape["data"], self.bucket(len(read))), np.int32)
@@ -184,7 +180,7 @@ class LevanterModel:
             drawn = self._reread(self._model, tokens, last, temperature, top_p, seed)
         return _as_drawn(jax.device_get(drawn), 0)
 
-    def _run(self, rows: Sequence[Row], width: int, height: int) -> list[Drawn]:
+    def _run(self, rows: Sequence[Row], width: int, height: int) -> list[ScoredToken]:
         batch = self._packed(rows, width, height)
         with self._devices():
             if self._cache is None:
@@ -246,9 +242,9 @@ def _drawn(top: int, logits: Any, temperatures: Any, top_ps: Any, seeds: Any, po
     return drawn, jnp.take_along_axis(logprobs, drawn[:, None], axis=-1)[:, 0], ids, tops
 
 
-def _as_drawn(arrays: tuple[Any, ...], n: int) -> Drawn:
+def _as_drawn(arrays: tuple[Any, ...], n: int) -> ScoredToken:
     tokens, logprobs, ids, tops = arrays
-    return Drawn(int(tokens[n]), float(logprobs[n]), ids[n], tops[n])
+    return ScoredToken(int(tokens[n]), float(logprobs[n]), ids[n], tops[n])
 
 
 def _draw(logits: Any, temperatures: Any, top_ps: Any, seeds: Any, positions: Any) -> Any:

@@ -10,9 +10,10 @@ from typing import Any, Final
 
 from tradewind.text import single_line, truncated_repr
 
-TOP_LOGPROBS: Final = 20
-MOST_CHOICES: Final = 128
-MOST_PROMPTS: Final = 2048
+MAX_LOGPROBS: Final = 20
+"""Number of likeliest tokens that are reported, at most."""
+MAX_CHOICES: Final = 128
+MAX_PROMPTS: Final = 2048
 """Most prompts of a request, and most answers to all of them."""
 _NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
     "suffix": (None, ""),
@@ -96,7 +97,7 @@ def completion(body: Mapping[str, Any], tokenizer: Any, limits: Limits) -> Asked
     """Read a request of ``/v1/completions``."""
     prompts = _prompts(body, tokenizer, limits)
     echo = _flag(body, "echo")
-    logprobs = _whole(body, "logprobs", None, 0, TOP_LOGPROBS)
+    logprobs = _whole(body, "logprobs", None, 0, MAX_LOGPROBS)
     max_tokens = _whole(body, "max_tokens", 16, 0 if echo else 1, math.inf)
     assert max_tokens is not None
     return _asked(body, prompts, max_tokens, logprobs, limits, echo=echo)
@@ -105,7 +106,7 @@ def completion(body: Mapping[str, Any], tokenizer: Any, limits: Limits) -> Asked
 def chat(body: Mapping[str, Any], tokenizer: Any, limits: Limits) -> Asked:
     """Read a request of ``/v1/chat/completions``."""
     prompt = _prompt_of_messages(body, tokenizer)
-    top = _whole(body, "top_logprobs", None, 0, TOP_LOGPROBS)
+    top = _whole(body, "top_logprobs", None, 0, MAX_LOGPROBS)
     wants = _flag(body, "logprobs")
     if top is not None and not wants:
         raise RequestError("top_logprobs needs logprobs=true.", "top_logprobs")
@@ -126,9 +127,9 @@ def _asked(
     echo: bool,
 ) -> Asked:
     _check_model(body, limits)
-    n = _whole(body, "n", 1, 1, MOST_CHOICES) or 1
-    if len(prompts) * n > MOST_PROMPTS:
-        raise RequestError(f"n={n} for {len(prompts)} prompts: a request has at most {MOST_PROMPTS} answers.", "n")
+    n = _whole(body, "n", 1, 1, MAX_CHOICES) or 1
+    if len(prompts) * n > MAX_PROMPTS:
+        raise RequestError(f"n={n} for {len(prompts)} prompts: a request has at most {MAX_PROMPTS} answers.", "n")
     for field, neutral in {**_NEUTRAL, "best_of": (None, n)}.items():
         if body.get(field) not in neutral:
             raise RequestError(f"{field}={truncated_repr(body[field])}: this server has no such option.", field)
@@ -175,8 +176,8 @@ def _prompts(body: Mapping[str, Any], tokenizer: Any, limits: Limits) -> tuple[P
         prompt = [prompt]
     if not isinstance(prompt, list) or not prompt:
         raise RequestError("prompt is missing: give a text, texts, token ids, or lists of token ids.", "prompt")
-    if len(prompt) > MOST_PROMPTS:
-        raise RequestError(f"There are {len(prompt)} prompts; a request has at most {MOST_PROMPTS}.", "prompt")
+    if len(prompt) > MAX_PROMPTS:
+        raise RequestError(f"There are {len(prompt)} prompts; a request has at most {MAX_PROMPTS}.", "prompt")
     special = _flag(body, "add_special_tokens", True)
     return tuple(_prompt(each, tokenizer, limits, special) for each in prompt)
 

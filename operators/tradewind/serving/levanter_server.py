@@ -28,7 +28,7 @@ from tradewind.serving.levanter_requests import Asked, Limits, RequestError, cha
 from tradewind.storage.bounded_read import SMALL, read_local
 from tradewind.text import single_line
 
-MOST_BYTES: Final = 64 << 20
+_MAX_BYTES: Final = 64 << 20
 """Size limit of a request."""
 _FINISH_S: Final = 3600.0
 """How long requests are finished after SIGTERM, at most."""
@@ -49,7 +49,6 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="levanter_server", description=__doc__)
     parser.add_argument("--model", required=True, help="folder of a Hugging Face export with its tokenizer")
     parser.add_argument("--served-name", help="the model's name in the API; by default that of its folder")
-    parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True, help="0 for a free one, which is printed")
     parser.add_argument("--max-seq-len", type=_positive, help="longest sequence in tokens, prompt and answer together")
     parser.add_argument("--max-seqs", type=_positive, default=16, help="how many sequences are generated at a time")
@@ -63,11 +62,9 @@ def _positive(text: str) -> int:
 
 
 async def _serve(options: argparse.Namespace) -> None:
-    listener = socket.socket(socket.AF_INET6 if ":" in options.host else socket.AF_INET)
+    listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind(
-        (options.host, options.port)
-    )  # a port in use is found out at once; it listens when the model is there
+    listener.bind(("127.0.0.1", options.port))  # refuses a port in use at once; it listens when the model is loaded
     folder = os.path.abspath(options.model)
     if not os.path.isfile(os.path.join(folder, "config.json")):
         raise ValueError(f"--model {folder} is no export in the form of Hugging Face: it has no config.json.")
@@ -89,7 +86,7 @@ async def _serve(options: argparse.Namespace) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     await web.SockSite(runner, listener, backlog=512).start()
-    print(f"serving {name} at http://{options.host}:{listener.getsockname()[1]}/v1", flush=True)
+    print(f"serving {name} at http://127.0.0.1:{listener.getsockname()[1]}/v1", flush=True)
     await ended.wait()
     await runner.cleanup()
     engine.end()
@@ -136,7 +133,7 @@ def make_app(answers: Answers, tokenizer: Any, limits: Limits) -> web.Applicatio
     async def health(_: web.Request) -> web.Response:
         return web.Response()
 
-    app = web.Application(client_max_size=MOST_BYTES, middlewares=[_errors])
+    app = web.Application(client_max_size=_MAX_BYTES, middlewares=[_errors])
     app.router.add_post("/v1/completions", answered(completion, answers.completion, answers.completion_stream))
     app.router.add_post("/v1/chat/completions", answered(chat, answers.chat, answers.chat_stream))
     app.router.add_get("/v1/models", models)
@@ -169,7 +166,7 @@ async def _errors(
     except RequestError as error:
         problem = error
     except web.HTTPRequestEntityTooLarge:
-        problem = RequestError(f"The request has more than {MOST_BYTES:,} bytes.", status=413)
+        problem = RequestError(f"The request has more than {_MAX_BYTES:,} bytes.", status=413)
     except web.HTTPException as error:
         problem = RequestError(f"{request.method} {request.path}: {error.reason}.", status=error.status)
     except Exception as error:
