@@ -45,7 +45,8 @@ def test_wilson_interval_covers_share_as_often_as_it_says(count: int, share: flo
 @pytest.mark.parametrize(
     ("kind", "draw", "truth"),
     [
-        ("agresti_coull", lambda rng: rng.betavariate(2, 5), 2 / 7),
+        ("agresti_coull", lambda rng: min(1.0, 2 * rng.random()), 0.75),
+        ("student", lambda rng: rng.betavariate(2, 5), 2 / 7),
         ("agresti_coull", lambda rng: rng.choice([0.0, 0.5, 1.0]) if rng.random() < 0.2 else 0.0, 0.1),
         ("student", lambda rng: rng.gauss(-3, 2), -3.0),
         ("student", lambda rng: -rng.gammavariate(4, 1), -4.0),
@@ -59,6 +60,14 @@ def test_interval_of_other_scores_covers_their_mean(
 
     assert coverage(2, one) >= LEAST
     assert mean_interval([draw(random.Random(seed)) for seed in range(60)]).kind == kind
+
+
+@pytest.mark.parametrize("scale", [0.9, 1.1])
+def test_difference_of_numbers_below_one_is_found(scale: float) -> None:
+    rng = random.Random(4)
+    before = [scale * rng.uniform(0.6, 0.95) for _ in range(50)]
+    interval = paired_difference(before, [score + rng.uniform(0.03, 0.04) for score in before])
+    assert interval.low is not None and interval.low > 0.03
 
 
 def test_interval_covers_the_truth_if_wrong_answers_are_missing() -> None:
@@ -123,7 +132,7 @@ def test_missing_pairs_widen_interval_by_what_they_may_be() -> None:
         ([1.0] * 8 + [0.0] * 2, 0.4902, 0.9433, "wilson"),  # published examples of the formulas
         ([0.0] * 20, 0.0, 0.1611, "wilson"),
         ([1.0], 0.2065, 1.0, "wilson"),
-        ([0.4] * 9 + [0.6], 0.2991, 0.5866, "agresti_coull"),
+        ([0.4] * 9 + [1.0], 0.3101, 0.6328, "agresti_coull"),
         ([-1.0, -2.0, -3.0], -4.4841, 0.4841, "student"),
         ([-1.0, -3.0], -14.7062, 10.7062, "student"),
         ([-1.0], None, None, "student"),

@@ -8,7 +8,7 @@ Partial Identification of Probability Distributions, 2003, chapter 1). Nothing i
 | scores | mean | difference of pairs |
 |---|---|---|
 | 0 or 1 | Wilson (1927) | Bonett and Price (2012): two pairs added, one for each side |
-| from 0 to 1 | Agresti and Coull (1998): four documents added, two of 0 and two of 1 | the same as for 0 or 1 |
+| from 0 to 1, some of them 0 or 1 | Agresti and Coull (1998): two documents of 0 and two of 1 added | as for 0 or 1 |
 | others | Student (1908) | Student, of the differences |
 
 The difference of scores that are not paired combines the intervals of the means (Newcombe 1998, method 10).
@@ -127,7 +127,11 @@ def _filled(scores: Scores, value: float) -> list[float]:
 
 
 def _is_bounded(values: Sequence[float]) -> bool:
-    return all(0 <= value <= 1 for value in values)
+    """Whether the values are shares: from 0 to 1, and some at an end, where the spread of a sample is too small.
+
+    Bits per byte may be below 1 in all documents, and two added ones of 0 and 1 would hide every difference.
+    """
+    return all(0 <= value <= 1 for value in values) and any(value in (0, 1) for value in values)
 
 
 def _is_binary(values: Sequence[float]) -> bool:
