@@ -55,8 +55,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._reply(*HANG_UP)
         elif self.server.script:
             self._reply(*self.server.script.pop(0))
-        elif body.get("stream"):
-            self._reply(200, "data: one\n\ndata: [DONE]\n\n", {"Content-Type": "text/event-stream"})
         else:
             self.server.answered.append(body["prompt"])
             usage = {"prompt_tokens": 3, "completion_tokens": 2}
@@ -207,12 +205,11 @@ def test_answer_that_cannot_be_kept_reaches_client(tmp_path: Path) -> None:
     ]
 
 
-def test_stream_passes_through_uncached(tmp_path: Path) -> None:
-    with serving(Server((503, OPEN, {}))) as server, gateway_to(server, tmp_path) as gateway:
-        for _ in range(2):
-            assert ask(gateway, stream=True).text == "data: one\n\ndata: [DONE]\n\n"
-        assert len(server.seen) == 3
-        assert not list(tmp_path.iterdir())
+def test_stream_refused_and_not_sent() -> None:
+    with serving(Server()) as server, gateway_to(server) as gateway:
+        refused = ask(gateway, stream=True)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "no_streams")
+        assert server.seen == []
 
 
 def test_missing_key_named_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,23 +10,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from tradewind.datasets.http_reader import MAX_RETRY_AFTER_S, retry_after_s
 from tradewind.serving.answers import Answers, RequestKey
 from tradewind.serving.config import ServingConfig
 from tradewind.serving.pool import PoolError, ServedPool, ensure_pool
 from tradewind.text import format_duration, single_line
 
 if TYPE_CHECKING:
-    from aiohttp import ClientResponse, ClientSession, web
+    from aiohttp import ClientSession, web
 
 _LOST: Final = frozenset({408, 425, 429, 502, 503, 504})
 _REFUSED: Final = frozenset({401})
@@ -36,14 +35,14 @@ _MAX_SERVER_ERRORS: Final = 3
 _MAX_STRIKES: Final = 5
 """How often the server may be lost over one request while it answers others."""
 _FIRST_PAUSE_S: Final = 0.25
-_LAST_PAUSE_S: Final = 5.0
-_MAX_RETRY_AFTER_S: Final = 300.0
+_MAX_PAUSE_S: Final = 5.0
 _CONNECT_TIMEOUT_S: Final = 20.0
 _SHUTDOWN_S: Final = 5.0
 """How long requests on their way may take at the end, whose answers are kept."""
 _MAX_REQUEST_BYTES: Final = 256 << 20
 _TOLD_AFTER_S: Final = 2.0
 """A pause that is shorter is not logged."""
+_MAX_MESSAGE_CHARS: Final = 400
 _JSON: Final = "application/json"
 _KEEPALIVE: Final = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 """Seconds and tries: the connection to a machine that vanished ends after half a minute."""
@@ -100,9 +99,10 @@ class PoolTarget:
             PoolError: It cannot be started.
         """
         try:
-            self.pool = ensure_pool(self._config) if self.pool is None else self.pool.rejoin()
-        except PoolError:
-            self.pool = ensure_pool(self._config)
+            pool = None if self.pool is None else self.pool.rejoin()
+        except PoolError:  # it has ended
+            pool = None
+        self.pool = pool or ensure_pool(self._config)
         return Endpoint(self.pool.address.rstrip("/"), self.pool.token)
 
 
@@ -250,10 +250,11 @@ class Gateway:
         path, body = request.match_info["path"], await request.read()
         document = _parsed(body) if request.method == "POST" else None
         try:
-            if isinstance(document, dict) and not document.get("stream"):
+            if isinstance(document, dict) and document.get("stream"):
+                refusal = _error("The gateway keeps whole answers: ask without 'stream'.", "no_streams")
+                return web.json_response(refusal, status=400)
+            if isinstance(document, dict):
                 answer = await self._answer(path, body, document)
-            elif isinstance(document, dict):
-                return await self._stream(request, path, body)
             else:
                 async with self._slots:
                     answer = await self._ask(request.method, path, body)
@@ -309,7 +310,7 @@ class Gateway:
             try:
                 async with self._send(endpoint, method, path, body) as response:
                     answer = _Answer(response.status, await response.read(), response.content_type)
-                    pause_s = _retry_after(response)
+                    pause_s = retry_after_s(response.headers.get("Retry-After"))
             except Exception as error:  # any failure of a connection
                 answer, pause_s = _Answer(503, json.dumps(_error(_why(error), "lost")).encode(), _JSON), None
             if (lost := _loss(answer)) is not None:
@@ -334,33 +335,6 @@ class Gateway:
             method, f"{endpoint.base_url}/{path}", data=body or None, headers=headers, allow_redirects=False
         )
 
-    async def _stream(self, request: web.Request, path: str, body: bytes) -> web.StreamResponse:
-        """Pass a stream on as it comes; it is sent again only while nothing of it has come."""
-        from aiohttp import web
-
-        passed: web.StreamResponse | None = None
-        async with self._slots:
-            while True:
-                endpoint, resolved = await self._present()
-                try:
-                    async with self._send(endpoint, "POST", path, body) as response:
-                        if response.status in _LOST | _REFUSED:
-                            lost, pause_s = f"HTTP {response.status}", _retry_after(response)
-                        else:
-                            self._note_answer()
-                            headers = {"Content-Type": response.headers.get("Content-Type", "text/event-stream")}
-                            passed = web.StreamResponse(status=response.status, headers=headers)
-                            await passed.prepare(request)
-                            async for chunk in response.content.iter_any():
-                                await passed.write(chunk)
-                            await passed.write_eof()
-                            return passed
-                except Exception as error:
-                    if passed is not None:
-                        raise
-                    lost, pause_s = _why(error), None
-                await self._recover(resolved, lost, pause_s)
-
     async def _present(self) -> tuple[Endpoint, int]:
         """Return the present address, and how often it was looked for."""
         if self.given_up is not None:
@@ -382,8 +356,8 @@ class Gateway:
             if why:
                 self._tell_pause(why)
                 self._check_patience(why)
-                own = min(_FIRST_PAUSE_S * 2 ** min(self._failures, 10), _LAST_PAUSE_S)
-                await asyncio.sleep(own if pause_s is None else pause_s)
+                own = min(_FIRST_PAUSE_S * 2 ** min(self._failures, 10), _MAX_PAUSE_S)
+                await asyncio.sleep(own if pause_s is None else min(pause_s, MAX_RETRY_AFTER_S))
                 self._failures += 1
             try:
                 self._endpoint = await asyncio.to_thread(self._target.resolve)
@@ -440,35 +414,22 @@ def _parsed(body: bytes) -> Any:
 def _loss(answer: _Answer) -> str | None:
     """Return why this is no answer of the model; None if it is one."""
     if answer.status in _LOST | _REFUSED:
-        return f"HTTP {answer.status}: {_message(answer.body)}"
+        return f"HTTP {answer.status}: {error_message(answer.body)}"
     if answer.status == 200 and _parsed(answer.body) is None:
         return "HTTP 200 with a body that is no JSON"
     return None
 
 
-def _message(body: bytes) -> str:
+def error_message(body: bytes) -> str:
     """Return the message of an error in OpenAI's form, or the begin of any other text."""
     document = _parsed(body)
     error = document.get("error") if isinstance(document, dict) else None
     message = error.get("message") if isinstance(error, dict) else error
-    return single_line(message if isinstance(message, str) else body[:300].decode(errors="replace"), 200)
+    return single_line(message if isinstance(message, str) else body.decode(errors="replace"), _MAX_MESSAGE_CHARS)
 
 
 def _why(error: BaseException) -> str:
     return single_line(f"{type(error).__name__}: {error}".rstrip(": "), 200)
-
-
-def _retry_after(response: ClientResponse) -> float | None:
-    """Return the seconds of a Retry-After header, at most some minutes."""
-    given = response.headers.get("Retry-After", "")
-    try:
-        seconds = float(given)
-    except ValueError:
-        try:
-            seconds = parsedate_to_datetime(given).timestamp() - time.time()
-        except (TypeError, ValueError):
-            return None
-    return min(max(seconds, 0.0), _MAX_RETRY_AFTER_S) if math.isfinite(seconds) else None
 
 
 def _error(message: str, code: str) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from tradewind.recipes.model_spec import versioned_value
 from tradewind.recipes.steps import naming_step
 from tradewind.serving.config import ServingConfig
 from tradewind.serving.engines import check_options
-from tradewind.serving.gateway import FixedTarget, Gateway, PoolTarget, Target
+from tradewind.serving.gateway import FixedTarget, Gateway, PoolTarget, Target, error_message
 from tradewind.serving.pool import PoolError, PoolStatus, ensure_pool
 from tradewind.serving.weights import check_model
 from tradewind.steps import ExecutorStep, this_output_path
@@ -37,7 +37,7 @@ from tradewind.steps.fields import PATH, SOME_TEXT, TEXTS, FieldRule, check_fiel
 from tradewind.steps.needs import needs
 from tradewind.steps.paths import HUB_PREFIX
 from tradewind.storage import open_file
-from tradewind.text import format_duration, pluralize, quote_first_names, single_line, truncated_repr
+from tradewind.text import format_duration, pluralize, quote_first_names, truncated_repr
 
 ALGORITHM: Final = 1
 """Changes with the requests of the same prompts; part of the version."""
@@ -47,7 +47,6 @@ _REFUSED: Final = frozenset({400, 413, 422, 500, 504})
 """Statuses of requests to blame for it: the prompt is too long, or an engine fails over it again and again."""
 _MAX_FIRST_REFUSED: Final = 20
 """Prompts of a shard that may be refused before the first answer."""
-_MAX_ANSWER_CHARS: Final = 400
 _Row = dict[str, Any]
 
 
@@ -382,7 +381,7 @@ class _Client:
         config = self.config
         digest = hashlib.sha256(f"{config.seed}\0{id}".encode()).digest()
         given = {
-            "model": config.serving.served_name or _pool_of(config).name_in_api,
+            "model": _pool_of(config).name_in_api,
             "temperature": config.temperature,
             "top_p": config.top_p,
             "max_tokens": config.max_tokens,
@@ -401,7 +400,7 @@ class _Client:
             connection.close()
         if status == http.HTTPStatus.OK:
             return json.loads(text)
-        why = f"HTTP {status}: {single_line(_message(text), _MAX_ANSWER_CHARS)}"
+        why = f"HTTP {status}: {error_message(text)}"
         if status in _REFUSED:
             raise RowError(f"The engine refuses the prompt: {why}")
         raise PoolError(self.gateway.given_up or f"The server refuses all requests: {why}")
@@ -411,11 +410,3 @@ def _conversation(config: GenerateConfig, prompt: str) -> dict[str, Any]:
     if config.kind == "chat":
         return {"messages": messages_of(prompt)}
     return {"messages": [{"role": "user", "content": config.template.replace(PROMPT, prompt)}]}
-
-
-def _message(text: bytes) -> str:
-    """Return the message of an error in OpenAI's form, else the text."""
-    try:
-        return str(json.loads(text)["error"]["message"])
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return text.decode(errors="replace")
