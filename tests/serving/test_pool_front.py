@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -123,6 +124,48 @@ async def test_given_up_engine_cancels_its_requests_only() -> None:
         pool.front.balancer.lose("e0")
         assert (await first)[1]["choices"][0]["text"] == "fine"
         assert pool.seen == ["e0", "e1", "e1"] and pool.front.balancer.in_flight == 0
+
+
+async def test_request_that_ends_engines_fails_alone() -> None:
+    working: dict[asyncio.Task[Any], bytes] = {}
+    ends: list[int] = []
+
+    def is_bad(body: bytes) -> bool:
+        return b"!exit" in body
+
+    async def engine(request: web.BaseRequest) -> web.StreamResponse:
+        task = asyncio.current_task()
+        assert task is not None
+        working[task] = await request.read()
+        try:
+            while not ends or len(working) < pool.front.balancer.in_flight or is_bad(b"".join(working.values())):
+                await asyncio.sleep(0.01)
+                if is_bad(working[task]) and len(working) == pool.front.balancer.in_flight:
+                    ends.append(len(working))
+                    for other in working.keys() - {task}:
+                        other.cancel()
+                    return await hang_up(request)
+            return await answer("fine")(request)
+        except asyncio.CancelledError:
+            return await hang_up(request)
+        finally:
+            del working[task]
+
+    async def bring_up() -> None:
+        while True:
+            await asyncio.sleep(0.01)
+            if pool.front.balancer.in_flight == 0:
+                pool.front.balancer.note_up("e0", time.monotonic())
+
+    async with served([engine], max_concurrent=16) as pool:
+        restarts = asyncio.create_task(bring_up())
+        others = [asyncio.create_task(pool.post({"prompt": f"{number}"})) for number in range(15)]
+        await until_async(lambda: len(working) == 15)
+        status, body = await pool.post({"prompt": "!exit"})
+        assert status == 500 and "5 engines were lost while they worked on this request" in body["error"]["message"]
+        assert [status for status, _ in await asyncio.gather(*others)] == [200] * 15
+        restarts.cancel()
+    assert ends == [16, 16, 4, 1, 1]
 
 
 async def test_error_of_engine_is_passed_on() -> None:

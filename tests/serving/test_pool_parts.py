@@ -113,19 +113,19 @@ def test_scaler_follows_queue_within_limits(seen: Sequence[tuple[int, int, int, 
 async def test_lost_engine_ends_its_leases_only() -> None:
     balancer, ended = Balancer(1), []
     with pytest.raises(NoEngineError):
-        async with balancer.lease(is_resent=False):
+        async with balancer.lease():
             pass
     for name in ("a", "b"):
         balancer.add(Engine(name, "", ""))
 
     async def use() -> None:
         try:
-            async with balancer.lease(is_resent=False) as engine:
+            async with balancer.lease() as engine:
                 await asyncio.sleep(0.05)
                 ended.append(engine.name)
         except EngineLostError:
             ended.append("lost")
-            async with balancer.lease(is_resent=True) as engine:
+            async with balancer.lease(losses=1) as engine:
                 ended.append(f"again on {engine.name}")
 
     users = [asyncio.create_task(use()) for _ in range(4)]
@@ -142,7 +142,7 @@ async def test_cancelled_lease_in_queue_leaves_no_place() -> None:
     balancer.add(Engine("a", "", ""))
 
     async def use() -> None:
-        async with balancer.lease(is_resent=False):
+        async with balancer.lease():
             await asyncio.sleep(60)
 
     first, second = asyncio.create_task(use()), asyncio.create_task(use())

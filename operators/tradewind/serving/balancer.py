@@ -2,16 +2,20 @@
 
 All of it runs on the event loop of the pool's head. A lease ends with the answer, with a lost connection, or when the
 head gives the engine up (``lose``), which cancels the requests that are there.
+
+A request may itself be what ends its engine. So one that has lost two engines shares the next with few others, and one
+that has lost three is alone there: only the cause loses further engines.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -32,6 +36,7 @@ class Engine:
         url, token: Of its relay.
         is_draining: It gets no new requests.
         down_since: When a connection to it failed (monotonic); None while it is fine.
+        rooms: For each of its requests, how many the engine may have at a time.
     """
 
     name: str
@@ -39,8 +44,12 @@ class Engine:
     token: str
     is_draining: bool = False
     down_since: float | None = None
-    in_flight: int = 0
+    rooms: list[int] = field(default_factory=list)
     served: int = 0
+
+    @property
+    def in_flight(self) -> int:
+        return len(self.rooms)
 
     @property
     def is_open(self) -> bool:
@@ -57,9 +66,9 @@ class Balancer:
     def __init__(self, max_concurrent: int) -> None:
         self._max = max_concurrent
         self.engines: dict[str, Engine] = {}
-        self._leases: dict[asyncio.Task[Any], Engine] = {}
+        self._leases: dict[asyncio.Task[Any], tuple[Engine, int]] = {}
         self._lost: set[asyncio.Task[Any]] = set()
-        self._queue: deque[tuple[asyncio.Task[Any], asyncio.Future[None]]] = deque()
+        self._queue: deque[tuple[asyncio.Task[Any], asyncio.Future[None], int]] = deque()
         self.active_at = time.monotonic()
         """When a request last began or ended, or a user said that it is there."""
 
@@ -104,13 +113,17 @@ class Balancer:
     def lose(self, name: str) -> None:
         """Give an engine up, and send its requests to others."""
         engine = self.engines.pop(name, None)
-        for task in [task for task, holder in self._leases.items() if holder is engine]:
+        for task in [task for task, (holder, _) in self._leases.items() if holder is engine]:
             self._lost.add(task)
             task.cancel()
 
     @asynccontextmanager
-    async def lease(self, *, is_resent: bool, avoided: Engine | None = None) -> AsyncIterator[Engine]:
+    async def lease(self, *, losses: int = 0, avoided: Engine | None = None) -> AsyncIterator[Engine]:
         """Hold a place at an engine for the block; at the avoided one only if no other is free.
+
+        Args:
+            losses: How many engines were lost while they worked on the request.
+            avoided: An engine that answered it with an error.
 
         Raises:
             NoEngineError: No engine is ready, and the request is new.
@@ -120,27 +133,29 @@ class Balancer:
         assert task is not None
         self.touch()
         try:
-            await self._acquire(task, is_resent, avoided)
-            yield self._leases[task]
+            await self._acquire(task, losses, avoided)
+            yield self._leases[task][0]
         except asyncio.CancelledError:
             if task in self._lost and task.uncancel() == 0:
                 raise EngineLostError from None
             raise
         finally:
             self._lost.discard(task)
-            engine = self._leases.pop(task, None)
-            if engine is not None:
-                engine.in_flight -= 1
+            if (held := self._leases.pop(task, None)) is not None:
+                engine, room = held
+                engine.rooms.remove(room)
             self.touch()
             self._serve_queue()
 
-    async def _acquire(self, task: asyncio.Task[Any], is_resent: bool, avoided: Engine | None) -> None:
+    async def _acquire(self, task: asyncio.Task[Any], losses: int, avoided: Engine | None) -> None:
+        is_resent = losses > 0 or avoided is not None
         if not is_resent and not self.has_open:
             raise NoEngineError
-        if (is_resent or not self._queue) and (engine := self._free(avoided)) is not None:
-            self._assign(task, engine)
+        room = self._room(losses)
+        if (is_resent or not self._queue) and (engine := self._free(room, avoided)) is not None:
+            self._assign(task, engine, room)
             return
-        place = task, asyncio.get_running_loop().create_future()
+        place = task, asyncio.get_running_loop().create_future(), room
         if is_resent:
             self._queue.appendleft(place)
         else:
@@ -150,18 +165,25 @@ class Balancer:
         finally:
             if place in self._queue:
                 self._queue.remove(place)
+                self._serve_queue()
 
-    def _free(self, avoided: Engine | None = None) -> Engine | None:
-        engines = [engine for engine in self.engines.values() if engine.is_open and engine.in_flight < self._max]
+    def _room(self, losses: int) -> int:
+        """Return how many requests an engine may have together with one that has lost so many."""
+        rooms = (self._max, self._max, math.isqrt(self._max))
+        return rooms[losses] if losses < len(rooms) else 1
+
+    def _free(self, room: int, avoided: Engine | None = None) -> Engine | None:
+        engines = [each for each in self.engines.values() if each.is_open and each.in_flight < min([room, *each.rooms])]
         return min(engines, key=lambda engine: (engine is avoided, engine.in_flight), default=None)
 
-    def _assign(self, task: asyncio.Task[Any], engine: Engine) -> None:
-        self._leases[task] = engine
-        engine.in_flight += 1
+    def _assign(self, task: asyncio.Task[Any], engine: Engine, room: int) -> None:
+        self._leases[task] = engine, room
+        engine.rooms.append(room)
 
     def _serve_queue(self) -> None:
-        while self._queue and (engine := self._free()) is not None:
-            task, place = self._queue.popleft()
+        """Fill the engines in the order of the queue: what needs an engine of its own waits for one before the rest."""
+        while self._queue and (engine := self._free(self._queue[0][2])) is not None:
+            task, place, room = self._queue.popleft()
             if not place.done():
-                self._assign(task, engine)
+                self._assign(task, engine, room)
                 place.set_result(None)

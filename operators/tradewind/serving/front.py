@@ -145,7 +145,7 @@ class Front:
         avoided: Engine | None = None
         while True:
             try:
-                async with self.balancer.lease(is_resent=losses + errors > 0, avoided=avoided) as engine:
+                async with self.balancer.lease(losses=losses, avoided=avoided) as engine:
                     answer = await self._ask(engine, request, body)
                 if answer.status not in _SERVER_ERRORS or errors + 1 >= _MAX_SERVER_ERRORS:
                     engine.served += 1
@@ -183,7 +183,7 @@ class Front:
         """Pass a stream on; another engine continues it if the first is lost."""
         for losses in range(_MAX_LOSSES):
             try:
-                async with self.balancer.lease(is_resent=losses > 0) as engine:
+                async with self.balancer.lease(losses=losses) as engine:
                     async for part in self._events(engine, stream, body):
                         if isinstance(part, web.Response):  # no stream, but an error
                             return part if stream.response is None else await stream.fail("engine_lost", _CHANGED)
