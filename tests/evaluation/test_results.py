@@ -225,6 +225,8 @@ def test_summary_shows_intervals_and_says_what_is_missing(tmp_path: Path) -> Non
         "| few | 1 | 0 | acc ↑ |  |  | 17 of 20 | incomplete |",
         "| failed | 1 | 0 |  |  |  |  | failed |",
         "- failed: No such file",
+        "- mmlu_easy: Of 150 documents 150 were attempted, 3 with an error; the first error: HTTP 400: the prompt is "
+        "too long",
         "- From 2023-11-14 22:13 UTC, 100 s, of which 30 s paused",
         "- 300 requests, 0 of them answered by an earlier attempt, 50 tokens/s",
     ):

@@ -32,7 +32,7 @@ from tradewind.evaluation.results import (
     read_record,
     write_results,
 )
-from tradewind.evaluation.summary import summary_rows
+from tradewind.evaluation.summary import summary_text
 from tradewind.evaluation.tasks import EvalTaskConfig, check_tasks, labels
 from tradewind.evaluation.tracking import check_trackers, report_scores
 from tradewind.recipes.lm import levanter_parts
@@ -42,7 +42,7 @@ from tradewind.steps.paths import HUB_PREFIX
 from tradewind.storage import file_system_at
 from tradewind.storage.files import existing_many, list_names
 from tradewind.storage.trees import remove_files
-from tradewind.text import did_you_mean, format_columns, single_line, truncated_repr
+from tradewind.text import did_you_mean, single_line, truncated_repr
 
 if TYPE_CHECKING:
     from tradewind.evaluation.scored_model import ModelSource
@@ -319,7 +319,7 @@ class _Measuring:
             if place.folder.exists():
                 _upload(place.folder, join(output, KEPT, place.folder.name))
         record = write_results(output, record, results)
-        _say("\n".join(format_columns(summary_rows(record))))
+        _say(summary_text(record))
         report_scores(record, output, self._config.tensorboard, self._config.wandb)
         if not self._errors:  # else the next attempt reads them
             for place in self._places:

@@ -150,11 +150,12 @@ class TaskRecord:
     """A task, or a group of tasks whose documents are pooled, in a record.
 
     Attributes:
-        task, task_version, num_fewshot, chat_template_sha256, error: As in ``TaskResult``.
+        task, task_version, num_fewshot, chat_template_sha256: As in ``TaskResult``.
         num_documents: Number of documents to ask.
         prompts_sha256: Hash of the ids and prompts of all documents, in order: equal for equal questions.
         scores: One for each metric.
         status: Whether the scores may be believed.
+        error: Why the task failed, or why documents have no score.
         members: Names of the tasks of a group; empty for a task.
     """
 

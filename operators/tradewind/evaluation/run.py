@@ -21,16 +21,16 @@ from tradewind.evaluation.config import OWN_MODEL, EvaluationConfig, ServedAddre
 from tradewind.evaluation.harnesses import Harness, HarnessRun, harness_of
 from tradewind.evaluation.model_files import find_model, model_state
 from tradewind.evaluation.results import EvaluationRecord, Model, Serving, Status, TaskResult, write_results
-from tradewind.evaluation.summary import summary_rows
+from tradewind.evaluation.summary import summary_text
 from tradewind.evaluation.tracking import check_trackers, report_scores
 from tradewind.serving.answers import Answers
 from tradewind.serving.config import ServingConfig
 from tradewind.serving.gateway import FixedTarget, Gateway, PoolTarget
-from tradewind.serving.pool import PoolError, PoolStatus
+from tradewind.serving.pool import PoolError
 from tradewind.steps import AttemptLostError
 from tradewind.steps.resources import Cpu, Gpu, TpuSlice
 from tradewind.storage import file_system_at
-from tradewind.text import format_columns, single_line
+from tradewind.text import single_line
 
 ANSWERS: Final = ".answers"
 """Folder of the answers in the output, until the evaluation has succeeded."""
@@ -148,7 +148,7 @@ class _Evaluation:
         assert gateway is not None
         installed = getattr(run.checked, "version", None) or _version(self._harness.distribution)
         record = write_results(self._config.evaluation_path, self._record(gateway, installed), results)
-        _log("\n".join(format_columns(summary_rows(record))))
+        _log(summary_text(record))
         report_scores(record, self._config.evaluation_path, self._config.tensorboard, self._config.wandb)
         failed = [f"{result.name}: {result.error}" for result in results if result.status is Status.FAILED]
         given_up = next((each for each in (gateway, judge) if each is not None and each.given_up is not None), gateway)
@@ -242,12 +242,7 @@ def _wait_ready(target: PoolTarget) -> None:
     target.resolve()
     if target.pool is not None:
         _log(f"The pool {target.pool.name} serves the model.")
-        target.pool.wait_ready(say=_say)
-
-
-def _say(status: PoolStatus) -> None:
-    engines = ", ".join(f"{each.state}{f' ({each.detail})' if each.detail else ''}" for each in status.engines)
-    _log(f"Pool {status.name}: {status.state}; engines: {single_line(engines) or 'none'}")
+        target.pool.wait_ready()
 
 
 def _serving(served: ServingConfig | ServedAddress) -> Serving:

@@ -102,6 +102,7 @@ def _task_record(result: TaskResult) -> TaskRecord:
     total = max(result.num_documents, len(documents))
     scores = tuple(_score(result, metric, total) for metric in _metrics(result)) if ended else ()
     incomplete = ended and (not scores or any(score.value is None for score in scores))
+    lacks_some = len(documents) < total or any(sample.error is not None for sample in result.samples)
     return TaskRecord(
         task=result.task,
         task_version=result.task_version,
@@ -111,7 +112,7 @@ def _task_record(result: TaskResult) -> TaskRecord:
         scores=scores,
         prompts_sha256=_prompts_sha256(result.samples) if documents else None,
         chat_template_sha256=result.chat_template_sha256,
-        error=result.error or (_missing(result, total) if incomplete else None),
+        error=result.error or (_missing(result, total) if ended and (incomplete or lacks_some) else None),
     )
 
 
@@ -140,7 +141,7 @@ def _is_mean(value: float, known: Sequence[float], attempted: int) -> bool:
 
 
 def _missing(result: TaskResult, total: int) -> str:
-    """Say why a task is incomplete, in one sentence."""
+    """Say why documents have no score, in one sentence."""
     failed = [sample.error for sample in result.samples if sample.error is not None]
     first = f"; the first error: {failed[0]}" if failed else ""
     return f"Of {total:,} documents {len(result.samples):,} were attempted, {len(failed):,} with an error{first}"

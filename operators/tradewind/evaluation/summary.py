@@ -7,7 +7,7 @@ from typing import Final
 
 from tradewind.evaluation.results import EvaluationRecord, Score, Status, TaskRecord
 from tradewind.evaluation.scores import MIN_COVERAGE
-from tradewind.text import as_markdown, format_duration, format_time, markdown_text, single_line
+from tradewind.text import as_markdown, format_columns, format_duration, format_time, markdown_text, single_line
 
 SCORE_COLUMNS: Final = ("score", "95 % interval", "documents", "status")
 _GROUP: Final = "A group's score is that of all documents of its tasks together, not a mean of their scores."
@@ -57,6 +57,17 @@ def summary_rows(record: EvaluationRecord) -> list[list[str]]:
     return rows
 
 
+def summary_text(record: EvaluationRecord) -> str:
+    """Return the table of the scores, and what is missing, for a log."""
+    return "\n".join([*format_columns(summary_rows(record)), *_missing(record)])
+
+
+def _missing(record: EvaluationRecord) -> list[str]:
+    """Return why documents, tasks and groups have no score."""
+    named = (*record.tasks.items(), *record.groups.items())
+    return [f"{single_line(name)}: {task.error}" for name, task in named if task.error]
+
+
 def arrow(higher_is_better: bool | None) -> str:
     """Return the sign for the better direction of a metric; nothing if it is unknown."""
     return "" if higher_is_better is None else " ↑" if higher_is_better else " ↓"
@@ -67,10 +78,9 @@ def summary_markdown(record: EvaluationRecord) -> str:
     parts = [f"# {markdown_text(record.model.name)}: {markdown_text(record.evaluation)}", "\n".join(_facts(record))]
     if record.tasks:
         parts += [as_markdown(summary_rows(record)), f"{_INTERVALS} {_GROUP}" if record.groups else _INTERVALS]
-    named = [(name, task.error) for name, task in (*record.tasks.items(), *record.groups.items()) if task.error]
-    if problems := [f"- {markdown_text(f'{name}: {error}')}" for name, error in named]:
+    if missing := [f"- {markdown_text(line)}" for line in _missing(record)]:
         least = f"Below {MIN_COVERAGE:.0%} of the documents there is no number."
-        parts.append("\n\n".join(["## Without a number", least, "\n".join(problems)]))
+        parts += ["## What is missing", least, "\n".join(missing)]
     return "\n\n".join(parts) + "\n"
 
 
