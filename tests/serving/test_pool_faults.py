@@ -128,7 +128,7 @@ def test_pool_without_its_driver_ends_at_timeout(cluster: LocalRay, log: Path, o
     command = [sys.executable, "-c", DRIVER, cluster.gcs_address, config.to_json()]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "RAY_AUTH_MODE": "disabled"}) as driver:
         assert driver.stdout is not None
-        address, token = driver.stdout.readline().decode().split()
+        address, token = next(line for line in driver.stdout if line.startswith(b"http")).decode().split()
         os.kill(driver.pid, signal.SIGKILL)
     pool = ServedPool(address, token)
     assert complete(pool, "a") == answer_text("a", 8)

@@ -30,7 +30,7 @@ from tradewind.recipes.steps import naming_step
 from tradewind.serving.config import ServingConfig
 from tradewind.serving.engines import check_options
 from tradewind.serving.gateway import FixedTarget, Gateway, PoolTarget, Target, error_message
-from tradewind.serving.pool import PoolError, PoolStatus, ensure_pool
+from tradewind.serving.pool import PoolError, ensure_pool
 from tradewind.serving.weights import check_model
 from tradewind.steps import ExecutorStep, this_output_path
 from tradewind.steps.fields import PATH, SOME_TEXT, TEXTS, FieldRule, check_fields, instance, integer, number, one_of
@@ -43,7 +43,7 @@ ALGORITHM: Final = 1
 """Changes with the requests of the same prompts; part of the version."""
 KINDS: Final = ("text", "question", "chat")
 PROMPT: Final = "{prompt}"
-_REFUSED: Final = frozenset({400, 413, 422, 500, 504})
+_REFUSED: Final = frozenset({400, 413, 422, 500, 502, 504})
 """Statuses of requests to blame for it: the prompt is too long, or an engine fails over it again and again."""
 _MAX_FIRST_REFUSED: Final = 20
 """Prompts of a shard that may be refused before the first answer."""
@@ -205,8 +205,7 @@ def generations(config: GenerateConfig) -> Dataset[Any]:
     files = set_files(config.prompts, "prompts")
     _check_column(files[0].path, config.prompt_field)
     if config.address is None:
-        pool = ensure_pool(_pool_of(config))
-        pool.wait_ready(say=_say)
+        ensure_pool(_pool_of(config)).wait_ready()
     columns = [*dict.fromkeys(("id", config.prompt_field, *COLUMNS[2:]))]
     answers = read_set(files, columns).map_shard(_Generating(config))
     return answers.write_parquet(part_pattern(config.output_path, ".parquet"), _schema())
@@ -255,10 +254,6 @@ def _pool_of(config: GenerateConfig) -> ServingConfig:
 def _pool_target(config: str) -> PoolTarget:
     """Return the same target for all shards of a process, since a pool keeps each user's token."""
     return PoolTarget(ServingConfig.from_json(config))
-
-
-def _say(status: PoolStatus) -> None:
-    print(f"Pool {status.name} is {status.state}, with {pluralize(len(status.engines), 'engine')}.", flush=True)
 
 
 def _schema() -> Any:

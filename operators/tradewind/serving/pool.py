@@ -11,7 +11,6 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -20,7 +19,7 @@ from tradewind.serving.config import PoolLimits, ServingConfig, pool_name
 from tradewind.text import single_line
 
 NAMESPACE: Final = "tradewind.serving"
-READY_TIMEOUT_S: Final = 3600.0
+_READY_TIMEOUT_S: Final = 3600.0
 HEAD_RESTART_S: Final = 120.0
 """How long a head may take to answer: it may have been killed, and Ray restarts it."""
 _FROZEN_S: Final = 30.0
@@ -93,6 +92,10 @@ class PoolStatus:
     last_error: str = ""
     ends_at: float = 0.0
 
+    def __str__(self) -> str:
+        engines = (f"{each.name} is {each.state}{f' ({each.detail})' if each.detail else ''}" for each in self.engines)
+        return f"Pool {self.name} is {self.state}: {', '.join(engines) or 'no engine yet'}."
+
 
 @dataclass(frozen=True)
 class ServedPool:
@@ -108,28 +111,25 @@ class ServedPool:
     token: str = field(repr=False)
     name: str = ""
 
-    def wait_ready(
-        self, timeout_s: float = READY_TIMEOUT_S, say: Callable[[PoolStatus], None] | None = None
-    ) -> PoolStatus:
-        """Wait until an engine is ready; ``say`` gets each new state.
+    def wait_ready(self, timeout_s: float = _READY_TIMEOUT_S) -> PoolStatus:
+        """Wait until an engine is ready; print each new state.
 
         Raises:
             PoolError: Engines do not start, with the end of their log; or the time is over.
         """
-        deadline, said = time.monotonic() + timeout_s, None
+        deadline, printed = time.monotonic() + timeout_s, None
         while True:
             status = self._call("status", is_used=True)
             new = status.state, [(engine.name, engine.state) for engine in status.engines]
-            if say is not None and new != said:
-                say(status)
-            said = new
+            if new != printed:
+                print(status, flush=True)
+            printed = new
             if status.state == "ready":
                 return status
             if status.state == "failed":
                 raise PoolError(f"Pool {self.name}: its engines do not start. {status.last_error}")
             if time.monotonic() > deadline:
-                states = ", ".join(f"{engine.name} is {engine.state}" for engine in status.engines) or "it has none"
-                raise PoolError(f"Pool {self.name}: no engine was ready within {timeout_s:.0f} s: {states}.")
+                raise PoolError(f"No engine was ready within {timeout_s:.0f} s. {status}")
             time.sleep(_POLL_S)
 
     def status(self) -> PoolStatus:

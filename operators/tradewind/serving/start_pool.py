@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tradewind.serving.config import ServingConfig, pool_name
-from tradewind.serving.pool import PoolError, PoolStatus, ServedPool, connect, ensure_pool, find_pools, stop_pool
+from tradewind.serving.pool import PoolError, ServedPool, connect, ensure_pool, find_pools, stop_pool
 
 
 def start(config: str, token_sha256: str | None = None) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def start(config: str, token_sha256: str | None = None) -> dict[str, Any]:
         try:
             if token_sha256 is not None:
                 pool.admit(token_sha256)
-            status = pool.wait_ready(wanted.timeout_s, say=_say)
+            status = pool.wait_ready(wanted.timeout_s)
         except BaseException:  # also SystemExit, which Ray raises when the job is stopped
             if not was_there:
                 print(f"Pool {name} ends, since it has not become ready.", flush=True)
@@ -82,11 +82,3 @@ def _is_in_use(pool: Mapping[str, Any]) -> bool:
 def pools() -> list[dict[str, Any]]:
     """Return the fields of ``PoolStatus`` of each pool of the cluster."""
     return [asdict(pool) for pool in sorted(find_pools(), key=lambda pool: pool.name)]
-
-
-def _say(status: PoolStatus) -> None:
-    """Print a pool's state and what its engines do."""
-    engines = ", ".join(
-        f"{engine.name} is {engine.state}{f' ({engine.detail})' if engine.detail else ''}" for engine in status.engines
-    )
-    print(f"Pool {status.name} is {status.state}: {engines or 'no engine yet'}.", flush=True)
