@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -35,6 +36,7 @@ class Server(ThreadingHTTPServer):
         self.seen: list[Any] = []
         self.answered: list[str] = []
         self.before_poison: Callable[[], object] = str
+        self.poison = [HANG_UP] * 5
 
     @property
     def url(self) -> str:
@@ -50,9 +52,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.seen.append(body)
         if self.server.token and self.headers.get("Authorization") != f"Bearer {self.server.token}":
             self._reply(401, {"error": {"message": "no such token"}}, {})
-        elif body["prompt"] == "poison":
+        elif body["prompt"] == "poison" and self.server.poison:
             self.server.before_poison()
-            self._reply(*HANG_UP)
+            self._reply(*self.server.poison.pop())
         elif self.server.script:
             self._reply(*self.server.script.pop(0))
         else:
@@ -85,7 +87,7 @@ def gateway_to(server: Server, folder: Path | None = None, **options: Any) -> It
         answers.close()
 
 
-def ask(gateway: Gateway, prompt: str = "a", **more: Any) -> requests.Response:
+def ask(gateway: Gateway, prompt: Any = "a", **more: Any) -> requests.Response:
     return requests.post(f"{gateway.base_url}/completions", json={"prompt": prompt, **more}, timeout=60)
 
 
@@ -124,6 +126,72 @@ def test_lost_server_is_waited_for(losses: list[Reply], tmp_path: Path) -> None:
         assert text_of(ask(gateway)) == "a!"
         assert len(server.seen) == len(losses) + 1
         assert (gateway.traffic.paused_s > 0) is (losses != LOSSES["internal"])
+
+
+IDS: dict[str, Any] = {"echo": True, "logprobs": 1, "max_tokens": 1, "prompt": [5, 6, 7]}
+TEXT: dict[str, Any] = {**IDS, "prompt": "a b"}
+
+
+def logprobs(*values: Any, text: str = "", index: int = 0) -> dict[str, Any]:
+    return {"index": index, "text": text, "logprobs": {"token_logprobs": list(values)}}
+
+
+FLAWED: dict[str, tuple[dict[str, Any], Any, str]] = {
+    "no choice": ({}, {"choices": []}, "it has 0 choices with the indices none, not 1"),
+    "two": ({}, {"choices": [{"index": 0}, {"index": 1}]}, "it has 2 choices with the indices 0, 1, not 1"),
+    "same index": ({"n": 2}, {"choices": [{"index": 0}, {"index": 0}]}, "2 choices with the indices 0, not 2"),
+    "batch": ({"prompt": ["a", "b"]}, {"choices": [{"index": 0}]}, "it has 1 choice with the indices 0, not 2"),
+    "error": ({}, {"error": {"message": "no memory"}}, "it has no choices: {'error': {'message': 'no memory'}}"),
+    "list": ({}, [1], r"it has no choices: \[1\]"),
+    "no object": ({}, {"choices": ["a"]}, "it has no choices: "),
+    "no echo": (
+        IDS,
+        {"choices": [logprobs(-1.0)]},
+        "1 log probabilities for 3 tokens of the prompt and",
+    ),
+    "token before": (IDS, {"choices": [logprobs(None, -1, -1, -1, -1)]}, "5 log probabilities for 3 tokens"),
+    "token lost": (IDS, {"choices": [logprobs(None, -1, -1)]}, "3 log probabilities for 3 tokens"),
+    "NaN": (IDS, {"choices": [logprobs(None, -1, float("nan"), -1)]}, "it has the log probability nan"),
+    "null": (IDS, {"choices": [logprobs(None, -1, None, -1)]}, "it has the log probability None"),
+    "no logprobs": (IDS, {"choices": [{"index": 0, "logprobs": None}]}, "it has no log probabilities of tokens"),
+    "other text": (TEXT, {"choices": [logprobs(-1.0, text="c")]}, "its text does not begin with the prompt"),
+    "second of two": (
+        {**IDS, "prompt": [[5, 6], [7]]},
+        {"choices": [logprobs(None, -1, index=1), logprobs(None, -1, index=0)]},
+        "2 log probabilities for 2 tokens",
+    ),
+}
+
+
+@pytest.mark.parametrize(("asked", "answer", "flaw"), FLAWED.values(), ids=FLAWED)
+def test_answer_of_another_form_is_an_error_and_not_kept(
+    asked: dict[str, Any], answer: Any, flaw: str, tmp_path: Path
+) -> None:
+    with serving(Server((200, answer, {}))) as server, gateway_to(server, tmp_path) as gateway:
+        refused = ask(gateway, **asked)
+        assert refused.status_code == 422
+        assert re.search(
+            f"^The server's answer is not what was asked for: .*{flaw}", refused.json()["error"]["message"]
+        )
+        assert (gateway.traffic.errors, gateway.traffic.answered) == (1, 0)
+        assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("asked", "choices"),
+    [
+        (IDS, [logprobs(None, -1, -2.5, 0)]),
+        ({**IDS, "max_tokens": 9}, [logprobs(None, -1, -2.5, 0, -7)]),
+        ({**IDS, "max_tokens": 0}, [logprobs(None, -1, -2.5)]),
+        ({**IDS, "prompt": [[5], [6, 7]], "n": 2}, [logprobs(*[-1] * (2 + at // 2), index=at) for at in (3, 2, 1, 0)]),
+        (TEXT, [logprobs(None, -1, text="a b c")]),
+        ({}, [{"text": "c"}]),
+    ],
+)
+def test_answer_of_the_form_asked_for_passes(asked: dict[str, Any], choices: list[Any], tmp_path: Path) -> None:
+    with serving(Server((200, {"choices": choices}, {}))) as server, gateway_to(server, tmp_path) as gateway:
+        assert ask(gateway, **asked).json() == {"choices": choices}
+        assert gateway.traffic.answered == 1
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 413, 422, 500])
@@ -189,9 +257,16 @@ def test_request_that_breaks_its_server_is_an_error() -> None:
 
     with serving(Server()) as server, gateway_to(server) as gateway:
         server.before_poison = lambda: ask(gateway, "fine")
-        assert ask(gateway, "poison").status_code == 503
+        assert ask(gateway, "poison").status_code == 502
         assert server.answered == ["fine"] * 5
         assert gateway.given_up is None
+
+
+def test_request_that_a_busy_server_puts_off_is_no_error() -> None:
+    with serving(Server()) as server, gateway_to(server) as gateway:
+        server.before_poison = lambda: ask(gateway, "fine")
+        server.poison = [(503, OPEN, {"Retry-After": "0"})] * 6
+        assert text_of(ask(gateway, "poison")) == "poison!"
 
 
 def test_answer_that_cannot_be_kept_reaches_client(tmp_path: Path) -> None:

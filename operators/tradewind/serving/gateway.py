@@ -16,9 +16,11 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tradewind.datasets.http_reader import MAX_RETRY_AFTER_S, retry_after_s
+from tradewind.serving.answer_form import flaw_of
 from tradewind.serving.answers import Answers, RequestKey
 from tradewind.serving.config import ServingConfig
 from tradewind.serving.pool import PoolError, ServedPool, ensure_pool
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
     from aiohttp import ClientSession, web
 
 _LOST: Final = frozenset({408, 425, 429, 502, 503, 504})
+_BUSY: Final = frozenset({408, 425, 429, 503})
+"""Statuses of a server that is there, and takes the request later."""
+_FLAWED: Final = 422
+"""Status for the client if the server's answer has another form than the request asks for."""
 _REFUSED: Final = frozenset({401})
 _MAX_REFUSALS: Final = 3
 """A pool that was started again knows a token only after a client has joined again."""
@@ -133,6 +139,11 @@ class _Answer:
     status: int
     body: bytes
     content_type: str
+
+    @cached_property
+    def document(self) -> Any:
+        """The body's JSON; None if it is none."""
+        return _parsed(self.body)
 
 
 class _GaveUpError(Exception):
@@ -272,12 +283,15 @@ class Gateway:
             return _Answer(200, found, _JSON)
         async with self._slots:
             answer = await self._ask("POST", path, body)
+        if answer.status == 200 and (flaw := flaw_of(path, document, answer.document)) is not None:
+            message = f"The server's answer is not what was asked for: {flaw}."
+            answer = _Answer(_FLAWED, json.dumps(_error(message, "flawed")).encode(), _JSON)
         self._keep(key, answer)
         return answer
 
     def _keep(self, key: RequestKey | None, answer: _Answer) -> None:
-        document = _parsed(answer.body) if answer.status == 200 else None
-        if not isinstance(document, dict) or "error" in document:
+        document = answer.document
+        if answer.status != 200 or not isinstance(document, dict) or document.get("error") is not None:
             self._count(errors=1)
             return
         usage = document.get("usage")
@@ -312,9 +326,9 @@ class Gateway:
                     answer = _Answer(response.status, await response.read(), response.content_type)
                     pause_s = retry_after_s(response.headers.get("Retry-After"))
             except Exception as error:  # any failure of a connection
-                answer, pause_s = _Answer(503, json.dumps(_error(_why(error), "lost")).encode(), _JSON), None
+                answer, pause_s = _Answer(502, json.dumps(_error(_why(error), "lost")).encode(), _JSON), None
             if (lost := _loss(answer)) is not None:
-                strikes += answer.status == 504 or (answer.status != 429 and self._answer_count > answers)
+                strikes += answer.status == 504 or (answer.status not in _BUSY and self._answer_count > answers)
                 answers = self._answer_count
                 if strikes >= _MAX_STRIKES:
                     return answer
@@ -415,7 +429,7 @@ def _loss(answer: _Answer) -> str | None:
     """Return why this is no answer of the model; None if it is one."""
     if answer.status in _LOST | _REFUSED:
         return f"HTTP {answer.status}: {error_message(answer.body)}"
-    if answer.status == 200 and _parsed(answer.body) is None:
+    if answer.status == 200 and answer.document is None:
         return "HTTP 200 with a body that is no JSON"
     return None
 
