@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,22 @@ def test_answers_of_killed_attempt_found_without_its_last_line(tmp_path: Path) -
         found, lines = kept(tmp_path)
         assert [found.find(key) for key in keys] == [b"0", b"0", None]
         assert lines[1:] == ["1 stored answers cannot be read: their requests are sent again."]
+
+
+def test_answers_after_a_full_disk_found(tmp_path: Path) -> None:
+    answers, _ = kept(tmp_path)
+    keys = [answers.key("completions", {"prompt": number}) for number in range(3)]
+    answers.add(keys[0], b"0")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200, limits[1]))
+    try:
+        with pytest.raises(OSError):
+            answers.add(keys[1], LONG)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    answers.add(keys[2], b"2")
+    for reader in (answers, kept(tmp_path)[0]):
+        assert [reader.find(key) for key in keys] == [b"0", None, b"2"]
 
 
 ODD = {

@@ -200,10 +200,14 @@ class _SegmentFile:
         self._size = 0
 
     def add(self, line: bytes) -> _Place:
-        """Write a line; return where it is."""
+        """Write a line, or nothing of it; return where it is."""
         rest = memoryview(line)
-        while rest:
-            rest = rest[self._file.write(rest) :]
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError:  # a full disk
+            self._file.truncate(self._size)
+            raise
         place = _Place(self._name, self._size, len(line))
         self._size += len(line)
         return place
