@@ -18,7 +18,7 @@ from tradewind.datasets.files import join, parent, write_json
 from tradewind.datasets.hub import Hub, check_repo_id
 from tradewind.datasets.source_files import DownloadError, SourceFile, repeat_if_damaged
 from tradewind.datasets.tokenizer_files import MAIN_FILE, TOKENIZER_GLOBS, check_tokenizer
-from tradewind.plans.prefixes import PREFIX_VARIABLES
+from tradewind.plans.prefixes import cluster_prefix
 from tradewind.records.lease_store import LeaseHolder, LeaseStore, check_still_held, is_in_use
 from tradewind.records.pins import OWN_FOLDER
 from tradewind.serialization.spec import STEP_VARIABLE
@@ -54,8 +54,7 @@ def _prefix(output_path: str) -> str:
     version = os.environ.get(STEP_VARIABLE)
     if version and output_path.rstrip("/").endswith(f"/{version}"):
         return output_path.rstrip("/").removesuffix(f"/{version}")
-    of_cluster = (os.environ.get(variable) for variable in PREFIX_VARIABLES)
-    return next(filter(None, of_cluster), None) or parent(output_path)
+    return cluster_prefix() or parent(output_path)
 
 
 def _make_or_await(name: str, folder: str) -> None:

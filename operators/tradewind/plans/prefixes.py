@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,11 @@ PREFIX_VARIABLES = ("TRADEWIND_PREFIX", "MARIN_PREFIX")
 def choose_cluster(step: ExecutorStep | None, of_dag: str | None, default: str) -> str:
     """Return the cluster of a step: its own, else the DAG's, else the deployment's default."""
     return (step.cluster if step else None) or of_dag or default
+
+
+def cluster_prefix() -> str | None:
+    """Return the prefix that this node's environment names; None without one."""
+    return next((os.environ[name] for name in PREFIX_VARIABLES if os.environ.get(name)), None)
 
 
 @dataclass(frozen=True)

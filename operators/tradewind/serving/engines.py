@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tradewind.cloud_tpu.slice_types import slice_type
-from tradewind.plans.prefixes import PREFIX_VARIABLES
+from tradewind.plans.prefixes import cluster_prefix
 from tradewind.serving.config import ServingConfig
 from tradewind.serving.weights import check_model
 from tradewind.steps.fields import FieldRule, integer
@@ -139,7 +139,7 @@ def _chips(resources: Cpu | Gpu | TpuSlice) -> int:
 
 def _compilations() -> dict[str, str]:
     """Return the variable of JAX's compilation cache, below the cluster's prefix, where other workers find it."""
-    prefix = next((os.environ[name] for name in PREFIX_VARIABLES if os.environ.get(name)), None)
+    prefix = cluster_prefix()
     if prefix is None or "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return {}
     return {"JAX_COMPILATION_CACHE_DIR": f"{prefix.rstrip('/')}/compilation-cache"}

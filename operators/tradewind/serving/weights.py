@@ -28,7 +28,7 @@ from tradewind.datasets.downloads import LIST_FILE, PROVENANCE_FILE, Copies, Rea
 from tradewind.datasets.files import basename, exists, is_remote, join, parent, state_of, write_json
 from tradewind.datasets.hub import Hub, HubAccess, check_repo_id
 from tradewind.datasets.source_files import DownloadError, SourceFile
-from tradewind.plans.prefixes import PREFIX_VARIABLES
+from tradewind.plans.prefixes import cluster_prefix
 from tradewind.recipes.lm.stored_models import missing_weights
 from tradewind.recipes.train_config import export_path
 from tradewind.records.lease_store import LeaseHolder, LeaseStore, check_still_held, is_in_use
@@ -225,19 +225,15 @@ def _listed(hub: Hub, repo: str, commit: str, name: str) -> _Model:
     return model
 
 
-def _prefix() -> str | None:
-    return next((os.environ[name] for name in PREFIX_VARIABLES if os.environ.get(name)), None)
-
-
 def _region_folder(name: str) -> str | None:
     """Return where this region's copy is, if the cluster has a prefix."""
-    prefix = _prefix()
+    prefix = cluster_prefix()
     return None if prefix is None else join(prefix, OWN_FOLDER, "models", name)
 
 
 def _near(model: _Model) -> _Model:
     """Return the model in this region; it is copied there if it is in another one."""
-    folder, prefix = parent(model.files[0].url), _prefix()
+    folder, prefix = parent(model.files[0].url), cluster_prefix()
     copied = _region_folder(model.name)
     if prefix is None or copied is None or not is_remote(prefix) or _same_region(folder, prefix):
         return model
