@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from importlib.metadata import version as installed
 from typing import Any
 
 import pytest
 
 from tradewind.evaluation.config import OWN_MODEL, EvaluationConfig, ServedAddress
-from tradewind.evaluation.run import served_by
+from tradewind.evaluation.run import served_by, serving_of
 from tradewind.evaluation.steps import evaluate_lm_evaluation_harness
 from tradewind.evaluation.tasks import EvalTaskConfig
 from tradewind.serving.config import ServingConfig, pool_name
@@ -73,6 +74,11 @@ def test_evaluation_joins_pool_of_the_same_model() -> None:
         served = served_by(config)
         assert isinstance(served, ServingConfig)
         assert pool_name(served) == pool_name(pool)
+
+
+def test_record_has_version_of_installed_engine() -> None:
+    served = ServingConfig("m"), ServingConfig("m", "vllm"), ServingConfig("m", "command", command=("x", "{port}"))
+    assert [serving_of(each).version for each in served] == [installed("marin-levanter"), None, None]
 
 
 REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {

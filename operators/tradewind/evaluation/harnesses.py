@@ -1,8 +1,8 @@
 """Harnesses by name, and what each is given and gives back.
 
 The module of a harness has two functions. ``check(run)`` refuses what it finds before a model is served, and returns
-what ``run`` needs of its work, or None. ``run(run)`` measures, and returns a result for each task, also a failed one.
-A harness without a served model has ``evaluate(config)`` instead.
+what ``run`` needs of its work, with the harness's ``version``. ``run(run)`` measures, and returns a result for each
+task, also a failed one. A harness without a served model has ``evaluate(config)`` instead.
 """
 
 from __future__ import annotations
@@ -60,12 +60,10 @@ class Harness:
     Attributes:
         module: Module with ``check`` and ``run``.
         served: Whether it sends requests to a served model; else it loads the model itself.
-        distribution: Name of the package whose version the record has, if it is installed beside Tradewind.
     """
 
     module: str
     served: bool = True
-    distribution: str = ""
 
     @property
     def folder(self) -> str:
@@ -80,7 +78,7 @@ class Harness:
     def check(self, run: HarnessRun) -> Any:
         """Refuse what the harness cannot measure, before a model is served; return what ``run`` takes as ``checked``.
 
-        If it has a ``close()``, that is called at the end. If it has a ``version``, that is the harness's.
+        Its ``version`` is the harness's. If it has a ``close()``, that is called at the end.
 
         Raises:
             ValueError: With the field.
@@ -95,7 +93,7 @@ class Harness:
 
 LEVANTER_HARNESS: Final = "levanter_lm_evaluation_harness"
 HARNESSES: Final[Mapping[str, Harness]] = {
-    "lm_evaluation_harness": Harness("tradewind.evaluation.lm_eval", distribution="lm_eval"),
+    "lm_evaluation_harness": Harness("tradewind.evaluation.lm_eval"),
     LEVANTER_HARNESS: Harness("tradewind.evaluation.levanter_harness", served=False),
     "helm": Harness("tradewind.evaluation.helm"),
     "alpaca": Harness("tradewind.evaluation.alpaca_eval"),

@@ -7,6 +7,7 @@ rest; the gateway answers again what was answered.
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -91,6 +92,7 @@ class Prepared:
     """lm-eval's process, with the prompts of the tasks.
 
     Attributes:
+        version: Version of lm-eval.
         tasks: Label → task, of the whole evaluation.
         requests: Label of a task → number of its requests.
         documents: Label of a task → number of its documents.
@@ -98,6 +100,7 @@ class Prepared:
 
     def __init__(self, run: HarnessRun, tasks: Mapping[str, EvalTaskConfig]) -> None:
         self._run = run
+        self.version = importlib.metadata.version("lm_eval")
         self.tasks = tasks
         self.requests: dict[str, int] = {}
         self.documents: dict[str, int] = {}

@@ -10,7 +10,7 @@ import dataclasses
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -34,6 +34,8 @@ from tradewind.text import single_line
 
 ANSWERS: Final = ".answers"
 """Folder of the answers in the output, until the evaluation has succeeded."""
+_DISTRIBUTIONS: Final = {"levanter": "marin-levanter", "vllm": "vllm"}
+"""Engine → its distribution."""
 _MAX_ERROR_CHARS: Final = 2000
 
 _log = partial(print, flush=True)
@@ -146,11 +148,10 @@ class _Evaluation:
         """Write the results, and raise if they are not all there."""
         gateway, judge = run.gateway, run.judge_gateway
         assert gateway is not None
-        installed = getattr(run.checked, "version", None) or _version(self._harness.distribution)
-        record = write_results(self._config.evaluation_path, self._record(gateway, installed), results)
+        record = write_results(self._config.evaluation_path, self._record(gateway, run.checked.version), results)
         _log(summary_text(record))
         report_scores(record, self._config.evaluation_path, self._config.tensorboard, self._config.wandb)
-        failed = [f"{result.name}: {result.error}" for result in results if result.status is Status.FAILED]
+        failed = [f"{name}: {task.error}" for name, task in record.tasks.items() if task.status is Status.FAILED]
         given_up = next((each for each in (gateway, judge) if each is not None and each.given_up is not None), gateway)
         if given_up.is_refused:
             raise EvaluationError(given_up.given_up)
@@ -161,7 +162,7 @@ class _Evaluation:
             )
         if failed:
             raise EvaluationError(
-                single_line(f"{len(failed)} of {len(results)} tasks failed: {'; '.join(failed)}", 2000)
+                single_line(f"{len(failed)} of {len(record.tasks)} tasks failed: {'; '.join(failed)}", 2000)
             )
         fs, root = file_system_at(join(self._config.evaluation_path, ANSWERS))
         fs.invalidate_cache()
@@ -173,7 +174,7 @@ class _Evaluation:
         }
         return {"status": str(record.status), "model": record.model.name, "scores": scores}
 
-    def _record(self, gateway: Gateway, harness_version: str | None) -> EvaluationRecord:
+    def _record(self, gateway: Gateway, harness_version: str) -> EvaluationRecord:
         config, traffic = self._config, gateway.traffic
         return EvaluationRecord(
             evaluation=config.evaluator,
@@ -183,7 +184,7 @@ class _Evaluation:
                 config.model_name or _name_in_api(self._served),
                 self._model.path.partition("@")[2] or None,
             ),
-            serving=_serving(self._served),
+            serving=serving_of(self._served),
             started_at=self._started_at,
             ended_at=time.time(),
             requests=traffic.requests,
@@ -245,10 +246,13 @@ def _wait_ready(target: PoolTarget) -> None:
         target.pool.wait_ready()
 
 
-def _serving(served: ServingConfig | ServedAddress) -> Serving:
+def serving_of(served: ServingConfig | ServedAddress) -> Serving:
+    """Return what the record says of the engines, with the version that is installed here, if one is."""
     if isinstance(served, ServedAddress):
         return Serving("api")
-    installed = None if served.engine == "command" else _version(served.engine)
+    installed = None
+    with suppress(PackageNotFoundError, KeyError):
+        installed = version(_DISTRIBUTIONS[served.engine])
     return Serving(served.engine, installed, served.replicas, _hardware(served.resources))
 
 
@@ -259,11 +263,3 @@ def _hardware(resources: Cpu | Gpu | TpuSlice) -> str:
         case Gpu():
             return f"{resources.count:g} {resources.type or 'GPU'}"
     return f"{resources.num_cpus:g} CPU"
-
-
-def _version(distribution: str) -> str | None:
-    """Return the version that is installed here, if it is."""
-    try:
-        return version(distribution) if distribution else None
-    except PackageNotFoundError:
-        return None
