@@ -23,13 +23,11 @@ from tradewind.recipes.stored_json import read_object
 from tradewind.recipes.train_lm import checkpoints_path
 from tradewind.records.parsing import TEXT
 from tradewind.steps.paths import HUB_PREFIX
-from tradewind.text import did_you_mean, truncated_repr
+from tradewind.text import truncated_repr
 
 if TYPE_CHECKING:
     import numpy as np
 
-_OTHER_NAMES: Final = {"qwen2": "qwen", "gemma3_text": "gemma3"}
-"""Type in an export's ``config.json`` → Levanter's name, where they differ."""
 _HUB_FILES: Final = ("*.json", "*.model", "*.jinja", "*.txt")
 _HUB_WEIGHTS: Final = "*.safetensors"
 
@@ -133,14 +131,8 @@ class ModelSource:
 
 def _exported_config(export: str, tokenizer: str) -> Any:
     """Return Levanter's config of a Hugging Face export, by the type of its model."""
-    from levanter.models.lm_model import LmConfig
-
     described = read_object(join(export, "config.json"), {"model_type": TEXT}, ["model_type"]) or {}
-    kind = described.get("model_type", "")
-    known = LmConfig.get_known_choices()
-    if (name := _OTHER_NAMES.get(kind, kind)) not in known:
-        raise ValueError(f"it has no models of the type {truncated_repr(kind)}; {did_you_mean(name, known)}")
-    made = known[name]()
+    made = levanter_parts.exported_model(described.get("model_type", ""))()
     made = levanter_parts.language_model(made, "", made.max_seq_len, tokenizer)
     found = made.hf_checkpoint_converter().config_from_hf_checkpoint(export)
     return levanter_parts.language_model(found, "", found.max_seq_len, tokenizer)

@@ -24,19 +24,15 @@ import numpy as np
 from haliax.partitioning import set_mesh
 from levanter.inference.page_table import PageBatchInfo, PageTableSpec
 from levanter.layers.attention import AttentionMask
-from levanter.models.lm_model import LmConfig
 from levanter.utils.mesh import MeshConfig, create_mesh_from_axis_specs
 from levanter.utils.tree_utils import inference_mode
 
-from tradewind.recipes.lm.levanter_parts import precision, quiet_libraries
+from tradewind.recipes.lm.levanter_parts import exported_model, precision, quiet_libraries
 from tradewind.serving.levanter_requests import MAX_LOGPROBS
 from tradewind.storage.bounded_read import SMALL, read_local
-from tradewind.text import did_you_mean, truncated_repr
 
 _DEFAULT_CONTEXT: Final = 4096
 """Longest sequence by default, if the model's own context is longer."""
-_OTHER_NAMES: Final = {"qwen2": "qwen", "gemma3_text": "gemma3"}
-"""Type in ``config.json`` → Levanter's name, where they differ."""
 _SHORTEST: Final = 128
 _BATCH_TOKENS: Final = 4096
 _BATCH_ROWS: Final = 16
@@ -306,14 +302,11 @@ def described(folder: str) -> tuple[Any, Any]:
         raise ValueError(f"{file}: {content.flaw}")
     described = json.loads(content.text)
     kind = described.get("model_type") if isinstance(described, dict) else None
-    known = LmConfig.get_known_choices()
-    name = _OTHER_NAMES.get(str(kind), str(kind))
-    if name not in known:
-        raise ValueError(
-            f"{file}: Levanter has no model of the type {truncated_repr(kind)}, but the engine vllm may have it; "
-            f"{did_you_mean(name, known)}"
-        )
-    converter = known[name]().hf_checkpoint_converter(ref_checkpoint=folder)
+    try:
+        made = exported_model(str(kind))()
+    except ValueError as error:
+        raise ValueError(f"{file}: {error} The engine vllm may have it.") from None
+    converter = made.hf_checkpoint_converter(ref_checkpoint=folder)
     return converter.config_from_hf_config(converter.hf_config_from_hf_checkpoint(folder)), converter
 
 

@@ -16,6 +16,7 @@ from tradewind.datasets.files import exists, is_remote, join, parent
 from tradewind.recipes.lm.cache_integrity import LEDGER
 from tradewind.recipes.lm.cache_integrity import check_cache as check_split
 from tradewind.recipes.model_spec import model_size
+from tradewind.text import did_you_mean, truncated_repr
 
 if TYPE_CHECKING:
     from levanter.data.text import LmDataConfig
@@ -32,6 +33,8 @@ FALSE_ALARM_LOGGERS = (
     "levanter.tensorstore_serialization",  # a leaf of the optimizer state is None
     "levanter.compat.hf_checkpoints",  # no model to copy the config from, though none is needed
 )
+_OTHER_NAMES = {"qwen2": "qwen", "gemma3_text": "gemma3"}
+"""``model_type`` of a Hugging Face config → Levanter's name, where they differ."""
 _WRITES = "_cache_write"
 """JAX's name of the function that writes its compilation cache."""
 
@@ -73,6 +76,21 @@ def language_model(model: Any, size: str, seq_len: int, tokenizer: str) -> Any:
         raise ValueError(f"seq_len={seq_len} is longer than the model's context, max_seq_len={model.max_seq_len}.")
     replaced = {"tokenizer", "reference_checkpoint"} & {field.name for field in dataclasses.fields(model)}
     return dataclasses.replace(model, **dict.fromkeys(replaced, tokenizer))
+
+
+def exported_model(model_type: str) -> Any:
+    """Return Levanter's class of configs for the ``model_type`` in an export's ``config.json``.
+
+    Raises:
+        ValueError: Levanter has none.
+    """
+    from levanter.models.lm_model import LmConfig
+
+    known = LmConfig.get_known_choices()
+    name = _OTHER_NAMES.get(model_type, model_type)
+    if name not in known:
+        raise ValueError(f"Levanter has no model {truncated_repr(model_type)}; {did_you_mean(name, known)}")
+    return known[name]
 
 
 def cached_data(cache_path: str, tokenizer: str) -> LmDataConfig:
