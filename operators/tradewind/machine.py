@@ -1,9 +1,10 @@
-"""Boot-time clock of this machine, atomic replacement of its files, and a bound for a process's memory."""
+"""Boot-time clock and free ports of this machine, atomic replacement of its files, a bound for a process's memory."""
 
 from __future__ import annotations
 
 import os
 import resource
+import socket
 import time
 import uuid
 from collections.abc import Iterator
@@ -14,6 +15,13 @@ from pathlib import Path
 def boot_time() -> float:
     """Return the seconds since the machine was started, including those of suspension."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def free_port() -> int:
+    """Return a free port of the loopback."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
 
 
 @contextmanager

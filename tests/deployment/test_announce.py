@@ -16,7 +16,7 @@ from tests.fleet.fleets import many_clusters, write_fleet
 from tests.support.http_server import serving
 from tradewind.cli.main import main
 from tradewind.deployment.announce import MAX_MESSAGE_CHARS, FleetError, announce
-from tradewind.fleet.access.connect import free_port
+from tradewind.machine import free_port
 
 POST = "tests.deployment.test_announce.PostNotifier"
 

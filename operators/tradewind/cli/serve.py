@@ -30,6 +30,7 @@ from tradewind.cli.jobs.submit import check_owner, new_id
 from tradewind.cli.output import CommandError, UsageError, as_line, json_lines, say, user_name, write_lines
 from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.errors import FleetError
+from tradewind.machine import free_port
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.demand import Demand
 from tradewind.ray_jobs.details import USER
@@ -330,7 +331,7 @@ class Serving:
         if of_fleet is None:
             yield address
             return
-        from tradewind.fleet.access.connect import free_port, tunnel
+        from tradewind.fleet.access.connect import tunnel
         from tradewind.fleet.access.ssh import find_ssh_head
         from tradewind.fleet.cloud.google_api import google_api
 

@@ -7,7 +7,6 @@ process runs under a guard (``process_guard``), so it never outlives its worker,
 from __future__ import annotations
 
 import os
-import socket
 import threading
 import time
 import traceback
@@ -16,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from tradewind.machine import free_port
 from tradewind.ray_jobs.secret_patterns import redact_tokens
 from tradewind.runtime.driver.fencing import LeaseDeadline
 from tradewind.runtime.driver.log_capture import StoredLog
@@ -102,7 +102,7 @@ class EngineProcess:
         if is_tpu:
             kill_orphans(self._ip, holds_chips=bool(chip_devices()))
             remove_lockfile()
-        port = _free_port()
+        port = free_port()
         command = engine_command(self._config, folder, port)
         self._process = HostProcess(
             list(command.argv),
@@ -157,12 +157,6 @@ class EngineProcess:
         about = redact_tokens(why)
         self.error = "\n".join([about, "Its last lines:", *lines]) if lines else about
         self.state = "lost" if self.state == "ready" else "failed"
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 _opener: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy cannot reach this host

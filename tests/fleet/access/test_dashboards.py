@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.fleet.fleets import many_clusters, write_fleet
-from tradewind.fleet.access.connect import free_port
 from tradewind.fleet.access.dashboards import Dashboards
 from tradewind.fleet.cloud.heads import NoHeadError
 from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.fleet_file import load_fleet
+from tradewind.machine import free_port
 from tradewind.ray_jobs.cluster import RayCluster
 
 

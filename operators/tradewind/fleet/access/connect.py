@@ -30,7 +30,7 @@ from tradewind.fleet.access.ssh import (
 from tradewind.fleet.cloud.google_api import CloudError, CloudUnreachableError, google_api
 from tradewind.fleet.cloud.token_secret import TokenSecret, TokenSecretError, check_token
 from tradewind.fleet.clusters import FleetCluster
-from tradewind.machine import write_private_file
+from tradewind.machine import free_port, write_private_file
 from tradewind.ray_jobs.cluster import BadTokenFileError, RayCluster, read_token_file
 from tradewind.ray_jobs.errors import RayAuthenticationError, RayUnreachableError
 from tradewind.ray_jobs.probe import check_connection
@@ -66,13 +66,6 @@ def tunnel(head: SshHost, port: int | None = None, *, to: str | None = None) -> 
             yield f"http://127.0.0.1:{port}"
         finally:
             end_ssh(ssh)
-
-
-def free_port() -> int:
-    """Return a free port of the loopback."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def _wait(ssh: subprocess.Popen[str], port: int, head: SshHost) -> None:

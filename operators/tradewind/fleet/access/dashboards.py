@@ -19,9 +19,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Final
 
-from tradewind.fleet.access.connect import connected, free_port
+from tradewind.fleet.access.connect import connected
 from tradewind.fleet.clusters import FleetCluster
 from tradewind.fleet.errors import FleetError
+from tradewind.machine import free_port
 from tradewind.ray_jobs.api import JobsApi
 from tradewind.ray_jobs.client import RayJobs
 from tradewind.ray_jobs.cluster import RayCluster
