@@ -5,14 +5,20 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.evaluation.made_results import made_record, made_task
 from tests.support.waiting import until
+from tradewind.evaluation.config import EvaluationConfig
 from tradewind.evaluation.results import EvaluationRecord, Model, write_results
 from tradewind.evaluation.tracking import check_trackers, checkpoint_step, report_scores, tracked_scores
 from tradewind.recipes.metrics.trackers import WandbOptions
+
+
+def config(output: Path = Path("/out"), **trackers: Any) -> EvaluationConfig:
+    return EvaluationConfig("helm", None, str(output), model_path="/train", **trackers)
 
 
 def record(folder: Path) -> EvaluationRecord:
@@ -49,27 +55,29 @@ def test_tensorboard_and_offline_wandb_get_the_scores(tmp_path: Path, monkeypatc
     monkeypatch.delenv("WANDB_MODE", raising=False)
     output = tmp_path / "eval-012345"
     found = record(output)
-    report_scores(found, str(output), tensorboard=True, wandb=WandbOptions("project", tags=["a"]))
+    options = WandbOptions("project", tags=["a"])
+    report_scores(found, config(output, tensorboard=True, wandb=options, wandb_tags=["every-night"]))
     [events] = (output / "tensorboard").iterdir()
     assert events.read_bytes().count(b"eval/arc/acc/low") == 1
     [run] = (output / "wandb").glob("offline-run-*-eval-012345/run-*.wandb")
     until(lambda: b"eval/arc/acc/low" in run.read_bytes(), "the service of W&B has written the scores")
+    assert b"every-night" in run.read_bytes()
     wandb.teardown()
 
 
 def test_nothing_written_without_trackers(tmp_path: Path) -> None:
     found = record(tmp_path)
     before = sorted(tmp_path.iterdir())
-    report_scores(found, str(tmp_path), tensorboard=False, wandb=WandbOptions("p", mode="disabled"))
-    report_scores(replace(found, tasks={}), str(tmp_path), tensorboard=False, wandb=None)
+    report_scores(found, config(tmp_path, wandb=WandbOptions("p", mode="disabled")))
+    report_scores(replace(found, tasks={}), config(tmp_path))
     assert sorted(tmp_path.iterdir()) == before
 
 
 def test_missing_library_of_tracker_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_trackers(True, WandbOptions("p"))
+    check_trackers(config(tensorboard=True, wandb=WandbOptions("p")))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match="tensorboard needs tensorboardX, which is not installed"):
-        check_trackers(True, None)
+        check_trackers(config(tensorboard=True))
     with pytest.raises(ValueError, match="wandb needs wandb, which is not installed"):
-        check_trackers(False, WandbOptions("p"))
-    check_trackers(False, WandbOptions("p", mode="disabled"))
+        check_trackers(config(wandb=WandbOptions("p")))
+    check_trackers(config(wandb=WandbOptions("p", mode="disabled")))

@@ -90,6 +90,7 @@ class EvaluationConfig:
     apply_chat_template: bool = False
     """Whether prompts are conversations in the model's chat template."""
     wandb_tags: Sequence[str] | None = None
+    """Tags of the run at Weights & Biases, beside those of ``wandb``."""
     serving: ServingConfig | ServedAddress | None = None
     """The pool that serves the model, or a server that runs already; None for a pool of one engine of Levanter's."""
     judge: ServingConfig | ServedAddress | None = None

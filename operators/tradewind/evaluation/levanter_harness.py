@@ -78,7 +78,7 @@ def check(config: EvaluationConfig) -> ModelSource:
             f"{field}: Levanter's harness loads the model itself and generates no text: leave it out, or use "
             "evaluate_lm_evaluation_harness."
         )
-    check_trackers(config.tensorboard, config.wandb)
+    check_trackers(config)
     _check_tasks(config)
     source = _source(config)
     source.check()
@@ -320,7 +320,7 @@ class _Measuring:
                 _upload(place.folder, join(output, KEPT, place.folder.name))
         record = write_results(output, record, results)
         _say(summary_text(record))
-        report_scores(record, output, self._config.tensorboard, self._config.wandb)
+        report_scores(record, self._config)
         if not self._errors:  # else the next attempt reads them
             for place in self._places:
                 remove_files(place.kept, [*_names_below(place.folder), _WHOLE])

@@ -73,15 +73,15 @@ def config_of(given: Any) -> EvaluationConfig:
         seed=_SEEDS[is_served],
         network=True,  # Marin's tasks are of the hub
         options=options,
-        wandb=_wandb(given),
+        wandb=_wandb(),
     )
 
 
-def _wandb(given: Any) -> WandbOptions | None:
+def _wandb() -> WandbOptions | None:
     """Return Marin's project at W&B if the step has a key for it, as its trainings do."""
     if not os.environ.get("WANDB_API_KEY"):
         return None
-    return WandbOptions(project=_PROJECT, tags=tuple(given.wandb_tags or ()), mode="online")
+    return WandbOptions(project=_PROJECT, mode="online")
 
 
 def _serving(given: Any) -> ServingConfig:

@@ -66,7 +66,7 @@ class _Evaluation:
         self._config = config
         self._harness = harness
         self._started_at = time.time()
-        check_trackers(config.tensorboard, config.wandb)
+        check_trackers(config)
         for served in (config.serving, config.judge):
             if isinstance(served, ServedAddress):
                 _fixed(served).resolve()  # a missing key, before anything else
@@ -150,7 +150,7 @@ class _Evaluation:
         assert gateway is not None
         record = write_results(self._config.evaluation_path, self._record(gateway, run.checked.version), results)
         _log(summary_text(record))
-        report_scores(record, self._config.evaluation_path, self._config.tensorboard, self._config.wandb)
+        report_scores(record, self._config)
         failed = [f"{name}: {task.error}" for name, task in record.tasks.items() if task.status is Status.FAILED]
         given_up = next((each for each in (gateway, judge) if each is not None and each.given_up is not None), gateway)
         if given_up.is_refused:

@@ -6,6 +6,7 @@ evaluations of the checkpoints of one training are a curve.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import os
 import re
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tradewind.datasets.files import basename, join
+from tradewind.evaluation.config import EvaluationConfig
 from tradewind.evaluation.results import EvaluationRecord
 from tradewind.recipes.metrics.trackers import WandbOptions, tensorboard_path, wandb_folder
 from tradewind.storage import file_system_at
@@ -25,23 +27,30 @@ _PREFIX: Final = "eval"
 _MAX_RUN_ID: Final = 64
 
 
-def check_trackers(tensorboard: bool, wandb: WandbOptions | None) -> None:
+def check_trackers(config: EvaluationConfig) -> None:
     """Refuse a tracker whose library is missing, before a model is served; raises ``ValueError``."""
     for field, module, is_wanted in (
-        ("tensorboard", "tensorboardX", tensorboard),
-        ("wandb", "wandb", wandb is not None and wandb.mode != "disabled"),
+        ("tensorboard", "tensorboardX", config.tensorboard),
+        ("wandb", "wandb", _wandb_options(config) is not None),
     ):
         if is_wanted and importlib.util.find_spec(module) is None:
             raise ValueError(f"{field} needs {module}, which is not installed on this cluster: use an image for TPUs.")
 
 
-def report_scores(record: EvaluationRecord, output_path: str, tensorboard: bool, wandb: WandbOptions | None) -> None:
+def report_scores(record: EvaluationRecord, config: EvaluationConfig) -> None:
     """Send the scores of a record to the trackers."""
     values, step = tracked_scores(record), checkpoint_step(record.model.path)
-    if tensorboard:
-        _write_events(values, step, output_path)
-    if wandb is not None and wandb.mode != "disabled":
-        _send(values, step, record, output_path, wandb)
+    if config.tensorboard:
+        _write_events(values, step, config.evaluation_path)
+    if (options := _wandb_options(config)) is not None:
+        _send(values, step, record, config.evaluation_path, options)
+
+
+def _wandb_options(config: EvaluationConfig) -> WandbOptions | None:
+    """Return the run at W&B with all its tags; None without one."""
+    if config.wandb is None or config.wandb.mode == "disabled":
+        return None
+    return dataclasses.replace(config.wandb, tags=[*config.wandb.tags, *(config.wandb_tags or ())])
 
 
 def tracked_scores(record: EvaluationRecord) -> dict[str, float]:
