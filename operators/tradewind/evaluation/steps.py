@@ -8,7 +8,7 @@ the harness would find only after the model is served.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tradewind.evaluation import levanter_harness
@@ -35,16 +35,13 @@ RESUMABLE: Final = (".answers/**",)
 
 
 @naming_step
-def evaluation_step(
-    name: str, evaluator: str, options: Mapping[str, Any], *, counted: Collection[str] = COUNTED
-) -> ExecutorStep:
+def evaluation_step(name: str, evaluator: str, options: Mapping[str, Any]) -> ExecutorStep:
     """Make the step of a harness.
 
     Args:
         name: Name of the step.
         evaluator: Name of the harness.
         options: Of ``ExecutorStep`` and ``EvaluationConfig``; ``resources`` are those of an engine.
-        counted: Fields that count in the version if they are given; Marin's own steps count fewer.
 
     Raises:
         ValueError: An option is a field of neither, or a value is invalid.
@@ -61,7 +58,7 @@ def evaluation_step(
     if evaluator == "lm_evaluation_harness":
         check_options(given.get("options", {}))
     EvaluationConfig(evaluator, evaluation_path="checked here", **{"model_name": None} | given)
-    fields = {field: versioned_value(value) if field in counted else value for field, value in given.items()}
+    fields = {field: versioned_value(value) if field in COUNTED else value for field, value in given.items()}
     paths = {field: path_input(field, given[field]) for field in _PATHS if given.get(field) is not None}
     _check_model(given.get("serving"), paths.get("model_path"))
     served = {field: _served(given.get(field), field) for field in ("serving", "judge")}
@@ -121,7 +118,7 @@ def evaluate_lm_evaluation_harness(
         engine_kwargs: Options of the engine, if ``serving`` is not given.
         resource_config: Resources of the engine, if ``serving`` is not given.
         apply_chat_template: Whether prompts are conversations in the model's chat template.
-        wandb_tags: Tags of the run in W&B, where it is configured.
+        wandb_tags: Tags of the run at W&B, which ``wandb`` asks for.
         discover_latest_checkpoint: Whether a training's newest export is measured.
         name: Name of the step, by default that of Marin's.
         options: Of ``ExecutorStep`` and ``EvaluationConfig``, such as ``serving``, ``task_path`` and ``seed``.
