@@ -46,7 +46,6 @@ from tradewind.serialization.references import CodeFolder
 from tradewind.serialization.shipping import CALL_ENTRYPOINT, call_runtime_env, decode_result, result_marker
 from tradewind.serving import start_pool, weights
 from tradewind.serving.config import ServingConfig, pool_name
-from tradewind.serving.engines import check_options
 from tradewind.steps.paths import HUB_PREFIX
 from tradewind.steps.resources import Cpu, Gpu, TpuSlice
 from tradewind.storage import Roots, StorageError
@@ -84,7 +83,7 @@ def serving_config(arguments: argparse.Namespace) -> ServingConfig:
     try:
         check_model(arguments.model)
         command = _words(arguments.engine_command or "")
-        config = ServingConfig(
+        return ServingConfig(
             arguments.model,
             engine="command" if command else arguments.engine,
             engine_options=dict(arguments.engine_options),
@@ -97,8 +96,6 @@ def serving_config(arguments: argparse.Namespace) -> ServingConfig:
             served_name=arguments.name,
             secrets=dict(arguments.secrets),
         )
-        check_options(config)
-        return config
     except (ValueError, StorageError) as error:
         raise UsageError(str(error)) from None
 

@@ -14,7 +14,7 @@ from tradewind.deployment.ray_connection import RayHook
 from tradewind.operators.ray_job import RayJobOperator
 from tradewind.serving import start_pool
 from tradewind.serving.config import ServingConfig
-from tradewind.serving.engines import check_options
+from tradewind.serving.weights import check_model
 from tradewind.steps.amounts import check_amount
 from tradewind.steps.paths import HUB_PREFIX
 from tradewind.steps.resources import Cpu
@@ -137,8 +137,6 @@ class ServeModelOperator(RayJobOperator):
         Raises:
             BadInputError: A field is wrong, or the model is below no allowed root.
         """
-        from tradewind.serving.weights import check_model
-
         timeout_s, idle_timeout_s = self._limits_s
         with failing_without_retry():
             self._check_root()
@@ -157,7 +155,6 @@ class ServeModelOperator(RayJobOperator):
                 served_name=self.served_name or None,
                 secrets=self.secrets or {},
             )
-            check_options(config)
             check_model(config.model)
             return config
         except ValueError as error:

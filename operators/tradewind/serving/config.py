@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import posixpath
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -22,6 +23,11 @@ _HASH_CHARS: Final = 12
 _SHARED: Final = ("model", "engine", "engine_options", "command", "resources", "served_name", "secrets")
 """The fields that two users of one pool must agree on; a pool's name is their hash."""
 _MAX_REPLICAS: Final = 1000
+_LEVANTER_OPTIONS: Final[Mapping[str, FieldRule]] = {"max_seq_len": integer(2), "max_seqs": integer(1)}
+"""Longest sequence in tokens, and how many sequences are generated at a time."""
+_OURS: Final = ("model", "served_model_name", "host", "port", "api_key", "uds", "config")
+"""Options of vLLM that a pool sets, or that would take its engine from it."""
+_VLLM_OPTION: Final = re.compile(r"[a-z][a-z0-9_]*")
 _ENGINE: Final = one_of(ENGINES)
 _OPTIONS: Final = FieldRule(
     "a mapping of the engine's options",
@@ -85,6 +91,8 @@ class ServingConfig:
         )
         check_secrets(self.secrets, "ServingConfig")
         self._check_command()
+        if isinstance(self.engine_options, Mapping):
+            self._check_options(self.engine_options)
         self._check_replicas()
         if isinstance(self.resources, TpuSlice):
             _check_slice(self.resources)
@@ -98,8 +106,26 @@ class ServingConfig:
             )
         if self.engine != "command" and self.command:
             raise ValueError(f"command={truncated_repr(self.command)}: only engine='command' takes one.")
-        if self.engine == "command" and self.engine_options:
+
+    def _check_options(self, options: Mapping[str, Any]) -> None:
+        """Refuse options that the engine does not have; vLLM itself knows its own."""
+        if self.engine == "command" and options:
             raise ValueError("engine_options: engine='command' takes none; write them into the command.")
+        for name, value in options.items():
+            plain = name.replace("-", "_")
+            if self.engine == "levanter" and name not in _LEVANTER_OPTIONS:
+                raise ValueError(
+                    f"engine_options[{truncated_repr(name)}] is no option of Levanter's server; "
+                    f"{did_you_mean(name, _LEVANTER_OPTIONS)}"
+                )
+            if self.engine == "levanter":
+                _LEVANTER_OPTIONS[name].check(f"engine_options[{name!r}]", value)
+            elif plain in _OURS:
+                raise ValueError(f"engine_options[{name!r}]: the pool itself sets it.")
+            elif not _VLLM_OPTION.fullmatch(plain):
+                raise ValueError(
+                    f"engine_options[{truncated_repr(name)}] is no option of vLLM: give {{'max_model_len': 2048}}."
+                )
 
     def _check_replicas(self) -> None:
         if not isinstance(self.replicas, int):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,15 +14,8 @@ from tradewind.cloud_tpu.slice_types import slice_type
 from tradewind.plans.prefixes import cluster_prefix
 from tradewind.serving.config import ServingConfig
 from tradewind.serving.weights import check_model
-from tradewind.steps.fields import FieldRule, integer
 from tradewind.steps.resources import Cpu, Gpu, TpuSlice
-from tradewind.text import did_you_mean, truncated_repr
 
-LEVANTER_OPTIONS: Final[Mapping[str, FieldRule]] = {"max_seq_len": integer(2), "max_seqs": integer(1)}
-"""Longest sequence in tokens, and how many sequences are generated at a time."""
-_OURS: Final = ("model", "served_model_name", "host", "port", "api_key", "uds", "config")
-"""Options of vLLM that a pool sets, or that would take its engine from it."""
-_OPTION: Final = re.compile(r"[a-z][a-z0-9_]*")
 _MODULES: Final = {
     "levanter": (
         ("levanter", "aiohttp"),
@@ -57,12 +49,11 @@ def engine_command(config: ServingConfig, model_dir: str, port: int) -> EngineCo
 
 
 def check_engine(config: ServingConfig) -> None:
-    """Refuse options that the engine does not have, a model of no commit, and modules that this environment lacks.
+    """Refuse a model of no commit, and an engine whose modules this environment lacks.
 
     Raises:
-        ValueError: The message names the option, the model or the module.
+        ValueError: The message names the model or the module.
     """
-    check_options(config)
     check_model(config.model)
     modules, remedy = _MODULES.get(config.engine, ((), ""))
     for module in modules:
@@ -70,36 +61,9 @@ def check_engine(config: ServingConfig) -> None:
             raise ValueError(f"engine={config.engine!r} needs the module {module}, which this cluster lacks: {remedy}.")
 
 
-def check_options(config: ServingConfig) -> None:
-    """Refuse options that the engine does not have; vLLM itself knows its own.
-
-    Raises:
-        ValueError: The message names the option.
-    """
-    for name, value in config.engine_options.items():
-        if config.engine == "levanter":
-            _check_levanter_option(name, value)
-        elif name.replace("-", "_") in _OURS:
-            raise ValueError(f"engine_options[{name!r}]: the pool itself sets it.")
-        elif not _OPTION.fullmatch(name.replace("-", "_")):
-            raise ValueError(
-                f"engine_options[{truncated_repr(name)}] is no option of vLLM: give {{'max_model_len': 2048}}."
-            )
-
-
 def needs_model(config: ServingConfig) -> bool:
     """Whether the engine reads the model's folder; a command may do without."""
     return config.engine != "command" or any("{model}" in word for word in config.command)
-
-
-def _check_levanter_option(name: str, value: Any) -> None:
-    rule = LEVANTER_OPTIONS.get(name)
-    if rule is None:
-        raise ValueError(
-            f"engine_options[{truncated_repr(name)}] is no option of Levanter's server; "
-            f"{did_you_mean(name, LEVANTER_OPTIONS)}"
-        )
-    rule.check(f"engine_options[{name!r}]", value)
 
 
 def _levanter(config: ServingConfig, model_dir: str, port: int) -> EngineCommand:

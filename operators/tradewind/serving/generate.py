@@ -28,7 +28,6 @@ from tradewind.recipes.data.document_sets import COLUMNS, document_schema, part_
 from tradewind.recipes.model_spec import versioned_value
 from tradewind.recipes.steps import naming_step
 from tradewind.serving.config import ServingConfig
-from tradewind.serving.engines import check_options
 from tradewind.serving.gateway import FixedTarget, Gateway, PoolTarget, Target, error_message
 from tradewind.serving.pool import PoolError, ensure_pool
 from tradewind.serving.weights import check_model
@@ -184,7 +183,6 @@ def generate(
     is_hub = isinstance(model, str) and model.startswith(HUB_PREFIX)
     if is_hub:
         check_model(model)
-    check_options(pool)
     config = GenerateConfig(
         path_input("prompts", prompts),
         versioned_value(model) if is_hub else path_input("model", model),

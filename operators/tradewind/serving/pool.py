@@ -272,11 +272,10 @@ def _check(config: ServingConfig) -> None:
     """Refuse a pool that could never serve, before Ray waits for it in silence."""
     from tradewind.serving.engines import check_engine, needs_model
     from tradewind.serving.placement import why_infeasible
-    from tradewind.serving.weights import check_model, stored_export
+    from tradewind.serving.weights import stored_export
 
     try:
         check_engine(config)
-        check_model(config.model)
         if needs_model(config) and not config.is_from_hub:
             stored_export(config.model)
     except ValueError as error:
