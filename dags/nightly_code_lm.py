@@ -21,6 +21,8 @@ from tradewind import (
     versioned,
 )
 from tradewind.datasets.documents import Document, read_documents, write_documents
+from tradewind.evaluation.comparisons import require
+from tradewind.evaluation.log_probs import evaluate_log_probs
 from tradewind.recipes.steps import clean, evaluate, python_sources, report, tokenize, train, train_tokenizer
 
 # A step is a function and its config. This function belongs to this pipeline; the others come with Tradewind.
@@ -79,9 +81,13 @@ trained = train(
 )
 evaluated = evaluate("code_lm/evaluate", trained)
 
+# The run fails if this model is worse than that of the night before, as far as the held-out texts of both tell.
+scores = evaluate_log_probs("code_lm/scores", trained, {"held_out": tokens})
+gate = require(scores, "held_out", metric="bits_per_byte_by_document", previous=True, name="code_lm/gate")
+
 experiment_dag(
     "nightly_code_lm",
-    steps=[report("code_lm/report", evaluated, title="Nightly language model of Python code")],
+    steps=[report("code_lm/report", evaluated, title="Nightly language model of Python code"), gate],
     description="Trains a language model of Python code on the night's sample.",
     schedule="@daily",
     params={

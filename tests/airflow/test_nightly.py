@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.long, pytest.ma
 DAG = "nightly_code_lm"
 SMALL: dict[str, Any] = {"train_steps": 4, "model_size": "tiny", "sample_percent": 15}
 SHARED = {"collection", "tokenizer"}
-AFTER_TOKENS = {"train", "evaluate", "report"}
+AFTER_TOKENS = {"train", "evaluate", "report", "scores", "gate"}
 NIGHTLY = {"sample", "clean", "tokens"} | AFTER_TOKENS
 SHORT_NIGHT = "2026-03-29"
 
