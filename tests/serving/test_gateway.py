@@ -47,6 +47,9 @@ class _Handler(BaseHTTPRequestHandler):
     server: Server
     protocol_version = "HTTP/1.1"
 
+    def do_GET(self) -> None:
+        self._reply(200, {"data": []}, {})
+
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.seen.append(body)
@@ -267,6 +270,17 @@ def test_request_that_a_busy_server_puts_off_is_no_error() -> None:
         server.before_poison = lambda: ask(gateway, "fine")
         server.poison = [(503, OPEN, {"Retry-After": "0"})] * 6
         assert text_of(ask(gateway, "poison")) == "poison!"
+
+
+@pytest.mark.parametrize("reply", [HANG_UP, (429, {"error": "too large for the limit"}, {"Retry-After": "0"})])
+def test_request_that_alone_gets_no_answer_in_time_is_an_error(reply: Reply) -> None:
+    with serving(Server()) as server, gateway_to(server, recovery_timeout_s=0.5, max_concurrent=1) as gateway:
+        server.poison = [reply] * 100
+        for _ in range(2):
+            assert ask(gateway, "poison").status_code == 422
+            assert text_of(ask(gateway)) == "a!"
+        assert [ask(gateway, "poison").status_code for _ in range(2)] == [422, 503], "the server refuses all"
+        assert gateway.given_up is not None
 
 
 def test_answer_that_cannot_be_kept_reaches_client(tmp_path: Path) -> None:

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 _LOST: Final = frozenset({408, 425, 429, 502, 503, 504})
 _BUSY: Final = frozenset({408, 425, 429, 503})
 """Statuses of a server that is there, and takes the request later."""
-_FLAWED: Final = 422
-"""Status for the client if the server's answer has another form than the request asks for."""
+_OF_ONE: Final = frozenset({429, 502})
+"""Statuses that a server may give for one request forever: it is too large for a limit, or breaks the connection."""
 _REFUSED: Final = frozenset({401})
 _MAX_REFUSALS: Final = 3
 """A pool that was started again knows a token only after a client has joined again."""
@@ -178,7 +178,7 @@ class Gateway:
         self._traffic = Traffic()
         self._endpoint: Endpoint | None = None
         self._resolved = 0
-        self._failures = self._refusals = self._answer_count = 0
+        self._failures = self._refusals = self._answer_count = self._blamed = 0
         self._paused_at: float | None = None
         self._told_pause = self._told_store = False
         self._started: threading.Event = threading.Event()
@@ -284,8 +284,7 @@ class Gateway:
         async with self._slots:
             answer = await self._ask("POST", path, body)
         if answer.status == 200 and (flaw := flaw_of(path, document, answer.document)) is not None:
-            message = f"The server's answer is not what was asked for: {flaw}."
-            answer = _Answer(_FLAWED, json.dumps(_error(message, "flawed")).encode(), _JSON)
+            answer = _refusal(f"The server's answer is not what was asked for: {flaw}.")
         self._keep(key, answer)
         return answer
 
@@ -332,6 +331,8 @@ class Gateway:
                 answers = self._answer_count
                 if strikes >= _MAX_STRIKES:
                     return answer
+                if answer.status in _OF_ONE and await self._is_to_blame(endpoint):
+                    return _refusal(lost)
                 await self._recover(resolved, lost, pause_s, refused=answer.status in _REFUSED)
             elif answer.status == 500 and server_errors < _MAX_SERVER_ERRORS - 1:
                 server_errors += 1
@@ -348,6 +349,18 @@ class Gateway:
         return session.request(
             method, f"{endpoint.base_url}/{path}", data=body or None, headers=headers, allow_redirects=False
         )
+
+    async def _is_to_blame(self, endpoint: Endpoint) -> bool:
+        """Whether a request that is not answered in time is itself the reason: the server is there, and has answered
+        since as many were blamed as it gets at once."""
+        if self.pause_s <= self._recovery_timeout_s or self._blamed >= self._max_concurrent:
+            return False
+        self._blamed += 1
+        try:
+            async with self._send(endpoint, "GET", "models", b"") as response:
+                return response.status == 200
+        except Exception:  # any failure of a connection
+            return False
 
     async def _present(self) -> tuple[Endpoint, int]:
         """Return the present address, and how often it was looked for."""
@@ -407,7 +420,7 @@ class Gateway:
         raise _GaveUpError(why)
 
     def _note_answer(self) -> None:
-        self._failures = self._refusals = 0
+        self._failures = self._refusals = self._blamed = 0
         self._answer_count += 1
         if self._paused_at is not None:
             paused_s = self.pause_s
@@ -444,6 +457,11 @@ def error_message(body: bytes) -> str:
 
 def _why(error: BaseException) -> str:
     return single_line(f"{type(error).__name__}: {error}".rstrip(": "), 200)
+
+
+def _refusal(message: str) -> _Answer:
+    """Return an answer that costs a client this request alone."""
+    return _Answer(422, json.dumps(_error(message, "refused")).encode(), _JSON)
 
 
 def _error(message: str, code: str) -> dict[str, Any]:
