@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-import importlib.util
 import json
 import os
 import re
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tradewind.datasets.files import exists, join, write_text
 from tradewind.evaluation.config import EvaluationConfig
 from tradewind.evaluation.harnesses import LEVANTER_HARNESS
+from tradewind.evaluation.lm_eval import check_installed, local_tasks, needs_network
 from tradewind.evaluation.lm_eval_files import read_lm_eval
 from tradewind.evaluation.results import (
     EvaluationRecord,
@@ -56,7 +56,6 @@ _WHOLE: Final = "whole.json"
 """Written last into a task's folder."""
 _OPTIONS: Final = ("model", "model_size")
 """Options of an evaluation with this harness: Levanter's config of a model that has no export, or its size."""
-_UNREACHABLE: Final = ("OfflineModeIsEnabled", "DatasetNotFoundError", "LocalEntryNotFoundError", "ConnectionError")
 _STEP: Final = re.compile(r"step-(\d+)")
 
 
@@ -92,11 +91,7 @@ def check(config: EvaluationConfig) -> ModelSource:
 
 def _check_tasks(config: EvaluationConfig) -> None:
     tasks = check_tasks(config.evals)
-    if importlib.util.find_spec("lm_eval") is None:
-        raise ValueError(
-            "lm-eval is not installed on this cluster: use an image with the extra 'evaluation' of "
-            "airflow-provider-tradewind."
-        )
+    check_installed()
     with tempfile.TemporaryDirectory() as work:
         manager = _manager(config, Path(work))
         refuse_unknown([task.name for task in tasks if not _is_file(task.name)], manager.all_tasks, "evals")
@@ -117,17 +112,11 @@ def _manager(config: EvaluationConfig, work: Path) -> Any:
     wanted = {task.name for task in check_tasks(config.evals) if not _is_file(task.name)}
     if config.task_path is None:
         return TaskManager(include_defaults=bool(wanted))
-    fs, root = file_system_at(config.task_path)
-    if not fs.isdir(root):
-        raise ValueError(
-            f"task_path={truncated_repr(config.task_path)} is no folder: give one with lm-eval's YAML files."
-        )
-    local = work / "tasks"
-    fs.get(root, str(local), recursive=True)
-    if not any(local.rglob("*.yaml")):
+    local = str(local_tasks(config.task_path, work / "tasks"))
+    if not any(Path(local).rglob("*.yaml")):
         raise ValueError(f"task_path={truncated_repr(config.task_path)} has no *.yaml, so it has no task of lm-eval.")
-    own = TaskManager(include_path=str(local), include_defaults=False)
-    return own if wanted <= set(own.all_subtasks) else TaskManager(include_path=str(local))  # this takes seconds
+    own = TaskManager(include_path=local, include_defaults=False)
+    return own if wanted <= set(own.all_subtasks) else TaskManager(include_path=local)  # this takes seconds
 
 
 def _check_chat_template(source: ModelSource) -> None:
@@ -335,14 +324,8 @@ class _Measuring:
 
 def _described(error: BaseException, *, is_offline: bool) -> str:
     """Return what went wrong with a task, and what to do if its data is of the hub."""
-    chain: list[BaseException] = []
-    each: BaseException | None = error
-    while each is not None and each not in chain:
-        chain.append(each)
-        each = each.__cause__ or each.__context__
-    needs_hub = is_offline and any(type(link).__name__ in _UNREACHABLE for link in chain)
     hint = "; its data is not on this host, and the evaluation may not use the network: give network=True"
-    return single_line(f"{type(error).__name__}: {error}", 1000) + (hint if needs_hub else "")
+    return single_line(f"{type(error).__name__}: {error}", 1000) + (hint if is_offline and needs_network(error) else "")
 
 
 def _failed(place: _Place, error: str) -> TaskResult:

@@ -40,6 +40,11 @@ may run code that the model wrote; ``truncate``: whether a prompt that is too lo
 _OFFLINE: Final = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 _QUIET: Final = {"TQDM_DISABLE": "1", "OPENAI_API_KEY": ""}
 _SECRET: Final = re.compile(r".*(KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS)", re.IGNORECASE)
+_UNREACHABLE: Final = (
+    "OfflineModeIsEnabled", "DatasetNotFoundError", "LocalEntryNotFoundError", "ConnectionError", "ConnectTimeout",
+    "DataFilesNotFoundError", "MaxRetryError", "ConnectError",
+)  # fmt: skip
+"""Errors of libraries that cannot download data."""
 _MAX_LOG_CHARS: Final = 2000
 _MAX_TASKS_BYTES: Final = 1 << 30
 
@@ -58,11 +63,7 @@ def check(run: HarnessRun) -> Prepared:
     config = run.config
     tasks = check_tasks(config.evals)
     check_options(config.options)
-    if importlib.util.find_spec("lm_eval") is None:
-        raise ValueError(
-            "lm-eval is not installed on this cluster: use an image with the extra 'evaluation' of "
-            "airflow-provider-tradewind."
-        )
+    check_installed()
     prepared = Prepared(run, dict(zip(labels(tasks), tasks, strict=True)))
     try:
         prepared.start(prepared.tasks)
@@ -70,6 +71,15 @@ def check(run: HarnessRun) -> Prepared:
         prepared.close()
         raise
     return prepared
+
+
+def check_installed() -> None:
+    """Raise ``ValueError`` if there is no lm-eval."""
+    if importlib.util.find_spec("lm_eval") is None:
+        raise ValueError(
+            "lm-eval is not installed on this cluster: use an image with the extra 'evaluation' of "
+            "airflow-provider-tradewind."
+        )
 
 
 def check_options(options: Any) -> None:
@@ -105,7 +115,7 @@ class Prepared:
         self.requests: dict[str, int] = {}
         self.documents: dict[str, int] = {}
         self._copied = tempfile.TemporaryDirectory(prefix="tradewind-tasks-")
-        self._task_path = _local_tasks(run.config.task_path, Path(self._copied.name))
+        self._task_path = local_tasks(run.config.task_path, Path(self._copied.name))
         self._process: subprocess.Popen[str] | None = None
         self._log_file = Path(run.work_dir, "lm_eval.log")
 
@@ -264,7 +274,7 @@ class Prepared:
         return f"Its last lines: {single_line(text[text.find(chr(10)) + 1 :], _MAX_LOG_CHARS)}" if text else ""
 
 
-def _local_tasks(path: str | None, folder: Path) -> str | None:
+def local_tasks(path: str | None, folder: Path) -> str | None:
     """Return a local folder with the tasks at ``path``: itself, or a copy.
 
     Raises:
@@ -297,6 +307,16 @@ def _environment(config: EvaluationConfig) -> dict[str, str]:
     hidden = {name for name in os.environ if name in keys or (runs_code and _SECRET.fullmatch(name))}
     kept = {name: value for name, value in os.environ.items() if name not in hidden}
     return kept | _QUIET | ({"HF_ALLOW_CODE_EVAL": "1"} if runs_code else {}) | ({} if config.network else _OFFLINE)
+
+
+def needs_network(error: BaseException) -> bool:
+    """Whether a task cannot be loaded since its data is not on this host."""
+    chain: list[BaseException] = []
+    each: BaseException | None = error
+    while each is not None and each not in chain:
+        chain.append(each)
+        each = each.__cause__ or each.__context__
+    return any(type(link).__name__ in _UNREACHABLE for link in chain)
 
 
 def _refusal(event: Mapping[str, Any], run: HarnessRun) -> str:
