@@ -92,6 +92,7 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     "serving": ({"serving": "http://h/v1"}, "serving='http://h/v1': give ServingConfig"),
     "seed": ({"seed": -1}, "seed=-1: give a whole number of at least 0"),
     "generation": ({"generation_params": [1]}, r"generation_params=\[1\]: give a mapping"),
+    "setting": ({"generation_params": {"temprature": 1}}, "generation_params has 'temprature'.*mean 'temperature'"),
     "harness option": ({"options": {"truncated": True}}, "options has 'truncated'.*did you mean 'truncate'"),
     "context": ({"max_context": 1}, "max_context=1: give a whole number of at least 2"),
 }

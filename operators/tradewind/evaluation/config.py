@@ -12,9 +12,18 @@ from tradewind.evaluation.tasks import EvalTaskConfig
 from tradewind.recipes.metrics.trackers import WandbOptions
 from tradewind.serving.config import ServingConfig
 from tradewind.steps.fields import FLAG, PATH, SOME_TEXT, TEXTS, FieldRule, check_fields, instance, integer, number
+from tradewind.text import did_you_mean, truncated_repr
 
 OWN_MODEL: Final = "model_path"
 """Model of ``EvaluationConfig.serving``: the config's own, which counts in a version once."""
+SAMPLING: Final = (
+    "temperature", "top_p", "top_k", "min_p", "max_gen_toks", "max_tokens", "max_completion_tokens", "min_tokens",
+    "until", "stop", "stop_token_ids", "include_stop_str_in_output", "do_sample", "seed", "bad_words",
+    "presence_penalty", "frequency_penalty", "repetition_penalty", "length_penalty", "early_stopping", "logit_bias",
+    "ignore_eos", "skip_special_tokens", "spaces_between_special_tokens",
+    "allowed_token_ids", "response_format", "structured_outputs", "chat_template_kwargs", "reasoning_effort",
+)  # fmt: skip
+"""Names of ``generation_params``: those of lm-eval, of OpenAI's API and of vLLM; a harness may take fewer."""
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HOST: Final = re.compile(r"[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]")
 _TASKS: Final = FieldRule(
@@ -143,6 +152,10 @@ class EvaluationConfig:
             tensorboard=FLAG,
             wandb=instance("WandbOptions(...)", WandbOptions).or_none(),
         )
+        for name in self.generation_params if isinstance(self.generation_params, Mapping) else ():
+            if name not in SAMPLING:
+                meant = did_you_mean(name, SAMPLING)
+                raise ValueError(f"generation_params has {truncated_repr(name)}, which no engine knows; {meant}")
         if self.model_path is None and not isinstance(self.serving, ServedAddress):
             raise ValueError("model_path=None: give the model, or serving=ServedAddress(...).")
 
