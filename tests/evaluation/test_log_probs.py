@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.datasets.caches import write_cache
+from tests.serving.exports import tiny_export
 from tradewind import lazy
 from tradewind.evaluation import token_sets
 from tradewind.evaluation.files import read_scores
@@ -27,6 +28,7 @@ from tradewind.evaluation.log_probs import (
 from tradewind.evaluation.perplexity import by_document, sequences_of
 from tradewind.evaluation.probextraction import evaluate_extraction
 from tradewind.evaluation.results import write_results
+from tradewind.evaluation.scored_model import ModelSource
 from tradewind.evaluation.scoring import check_finite, check_inputs
 from tradewind.evaluation.statistics import ratio_interval
 from tradewind.evaluation.token_sets import TokenSet, check_set, read_set, unique
@@ -242,3 +244,12 @@ def test_missing_model_is_named_before_anything_is_written(tmp_path: Path) -> No
 def test_model_without_numbers_is_refused() -> None:
     with pytest.raises(ValueError, match=r"sets\['a'\]: the model's log probabilities are no numbers"):
         check_finite("a", np.array([1.0, np.nan]))
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
+def test_model_with_code_of_its_own_is_refused(tmp_path: Path, name: str) -> None:
+    export = tiny_export(tmp_path / "export")
+    ModelSource(str(export)).check()
+    (export / name).write_text(json.dumps(json.loads((export / name).read_text()) | {"auto_map": {"A": "evil.A"}}))
+    with pytest.raises(ValueError, match=f"{name} has 'auto_map': the model brings code of its own"):
+        ModelSource(str(export)).check()

@@ -6,7 +6,7 @@ shape, so one program is compiled for each length of sequences.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,11 +14,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tradewind.datasets.files import exists, join
 from tradewind.datasets.tokenizer_files import is_on_hub, local_tokenizer
+from tradewind.evaluation.model_files import from_hub
 from tradewind.evaluation.scoring import CHECKPOINT, DEFAULT_SEQ_LEN, EXPORT
 from tradewind.recipes.checkpoints.resume import damage
 from tradewind.recipes.evaluate_lm import newest_export
 from tradewind.recipes.lm import levanter_parts
-from tradewind.recipes.lm.stored_models import ModelAxes, first_line_of, load_checkpointed, load_export, model_axes
+from tradewind.recipes.lm.stored_models import (
+    ModelAxes,
+    first_line_of,
+    load_checkpointed,
+    load_export,
+    model_axes,
+    refuse_own_code,
+)
 from tradewind.recipes.stored_json import read_object
 from tradewind.recipes.train_lm import checkpoints_path
 from tradewind.records.parsing import TEXT
@@ -56,19 +64,8 @@ class ModelSource:
     def export(self) -> str | None:
         """The folder of the export, of the hub at first without weights; None without one."""
         if self.path.startswith(HUB_PREFIX):
-            return self.downloaded(_HUB_FILES)
+            return from_hub(self.path, self.field, _HUB_FILES)
         return self.path if exists(join(self.path, "config.json")) else newest_export(self.path)
-
-    def downloaded(self, patterns: Sequence[str]) -> str:
-        """Return the local folder of a model of the hub, with these of its files."""
-        from huggingface_hub import snapshot_download
-
-        repository, _, revision = self.path.removeprefix(HUB_PREFIX).partition("@")
-        try:
-            return str(snapshot_download(repository, revision=revision or None, allow_patterns=list(patterns)))
-        except Exception as error:  # the hub's client raises many types
-            shown = truncated_repr(self.path)
-            raise ValueError(f"{self.field}={shown} cannot be read from the hub ({first_line_of(error)}).") from error
 
     @cached_property
     def checkpoints(self) -> str | None:
@@ -115,6 +112,7 @@ class ModelSource:
         path = self.tokenizer_path or self.export or ""
         if is_on_hub(path):
             return path
+        refuse_own_code(path)
         return local_tokenizer(path, "tokenizer_path" if self.tokenizer_path else self.field)
 
     def model_config(self, tokenizer: str) -> Any:
@@ -133,6 +131,7 @@ def _exported_config(export: str, tokenizer: str) -> Any:
     """Return Levanter's config of a Hugging Face export, by the type of its model."""
     described = read_object(join(export, "config.json"), {"model_type": TEXT}, ["model_type"]) or {}
     made = levanter_parts.exported_model(described.get("model_type", ""))()
+    refuse_own_code(export)
     made = levanter_parts.language_model(made, "", made.max_seq_len, tokenizer)
     found = made.hf_checkpoint_converter().config_from_hf_checkpoint(export)
     return levanter_parts.language_model(found, "", found.max_seq_len, tokenizer)
@@ -207,7 +206,7 @@ def _weights(source: ModelSource, axes: ModelAxes, tokenizer: Any) -> Any:
 
     folder = str(source.export if source.uses_export else source.checkpoints)
     if source.path.startswith(HUB_PREFIX):
-        folder = source.downloaded([*_HUB_FILES, _HUB_WEIGHTS])
+        folder = from_hub(source.path, source.field, [*_HUB_FILES, _HUB_WEIGHTS])
     try:
         if source.uses_export:
             model = load_export(axes, tokenizer, folder, levanter_parts.precision())

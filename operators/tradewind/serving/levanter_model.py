@@ -28,6 +28,7 @@ from levanter.utils.mesh import MeshConfig, create_mesh_from_axis_specs
 from levanter.utils.tree_utils import inference_mode
 
 from tradewind.recipes.lm.levanter_parts import exported_model, precision, quiet_libraries
+from tradewind.recipes.lm.stored_models import refuse_own_code
 from tradewind.serving.levanter_requests import MAX_LOGPROBS
 from tradewind.storage.bounded_read import SMALL, read_local
 
@@ -306,6 +307,7 @@ def described(folder: str) -> tuple[Any, Any]:
         made = exported_model(str(kind))()
     except ValueError as error:
         raise ValueError(f"{file}: {error} The engine vllm may have it.") from None
+    refuse_own_code(folder)
     converter = made.hf_checkpoint_converter(ref_checkpoint=folder)
     return converter.config_from_hf_config(converter.hf_config_from_hf_checkpoint(folder)), converter
 

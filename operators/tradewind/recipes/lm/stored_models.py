@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from tradewind.datasets.files import basename, exists, is_remote, join
 from tradewind.recipes.model_spec import check_sizes
 from tradewind.storage import file_system_at
+from tradewind.storage.bounded_read import LARGE
+from tradewind.storage.files import read_contents
 from tradewind.text import single_line
 
 if TYPE_CHECKING:
@@ -155,7 +157,7 @@ def described_on_hub(made: Any, begin: Any, field: str) -> tuple[str, Any, Any]:
     """
     path = made.model.reference_checkpoint if begin is True else str(begin)
     try:
-        converter = made.model.hf_checkpoint_converter()
+        converter = made.model.hf_checkpoint_converter().replaced(trust_remote_code=False)
         described = converter.hf_config_from_hf_checkpoint(path)
         stored = dataclasses.replace(made, model=converter.config_from_hf_config(described))
         missing = missing_weights(path)
@@ -164,6 +166,21 @@ def described_on_hub(made: Any, begin: Any, field: str) -> tuple[str, Any, Any]:
     if missing:
         raise ValueError(f"{field}={path!r} lacks {single_line(missing)}: give a complete model.")
     return path, described, stored
+
+
+def refuse_own_code(folder: str) -> None:
+    """Raise ``ValueError`` if a model or tokenizer brings code of its own, which Levanter's converters would run."""
+    files = [join(folder, name) for name in ("config.json", "tokenizer_config.json")]
+    for file, content in read_contents(files, LARGE).items():
+        try:
+            described = {} if content is None else json.loads(content.text)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{file} is no JSON: {single_line(error)}") from None
+        if isinstance(described, dict) and "auto_map" in described:
+            raise ValueError(
+                f"{file} has 'auto_map': the model brings code of its own, which does not run here. Remove the field "
+                "if Levanter knows the model's type."
+            )
 
 
 def missing_weights(path: str) -> str:
