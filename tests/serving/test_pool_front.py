@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from tests.support.waiting import until_async
+from tests.support.waiting import limit_s, until_async
 from tradewind.serving import front as module
 from tradewind.serving.balancer import Balancer, Engine
 from tradewind.serving.front import Front
@@ -105,6 +105,14 @@ async def served(*scripts: Sequence[Reply], max_concurrent: int = 4, timeout_s: 
             url = f"http://127.0.0.1:{runner.addresses[0][1]}"
             front.balancer.add(Engine(f"e{number}", url, "of the relay"))
         yield made
+
+
+@asynccontextmanager
+async def connection(pool: Served, sent: str) -> AsyncIterator[asyncio.StreamReader]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(pool.address.rpartition(":")[2]))
+    writer.write(sent.encode())
+    yield reader
+    writer.close()
 
 
 @pytest.mark.parametrize("first", [hang_up, half_an_answer, answer("dying", 500), answer("dying", 503)])
@@ -213,6 +221,29 @@ async def test_limits_of_requests_are_errors(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(module, "MAX_HELD", -1)
         assert (await pool.post())[0] == 429
         assert pool.front.balancer.in_flight == 0
+
+
+async def test_bodies_count_before_they_have_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with served([answer("fine")], timeout_s=0.5) as pool:
+        monkeypatch.setattr(module, "MAX_HELD", 1500)
+        lines = (
+            "POST /v1/completions HTTP/1.1",
+            "Host: pool",
+            f"Authorization: Bearer {TOKEN}",
+            "Content-Length: 1499",
+        )
+        async with connection(pool, "\r\n".join((*lines, "", ""))) as reader:
+            await until_async(lambda: pool.front._held)
+            assert (await pool.post())[0] == 429
+            assert b" 504 " in await reader.readline()
+        assert (await pool.post())[0] == 200 and pool.front._held == 0
+
+
+@pytest.mark.parametrize("sent", ["", "GET /v1/models HTT"])
+async def test_client_without_request_is_cut(monkeypatch: pytest.MonkeyPatch, sent: str) -> None:
+    monkeypatch.setattr(module, "_SILENT_S", 0.2)
+    async with served([answer("fine")]) as pool, connection(pool, sent) as reader:
+        assert await asyncio.wait_for(reader.read(), limit_s()) == b""
 
 
 async def test_client_that_leaves_frees_its_place() -> None:

@@ -34,6 +34,8 @@ _RETRY_S: Final = "2"
 _PATHS: Final = ("/v1/completions", "/v1/chat/completions", "/v1/embeddings")
 _KEEP_ALIVE_S: Final = 3.0
 """Shorter than any engine's own, so that no request meets a connection that is just being closed."""
+_SILENT_S: Final = 60.0
+"""For a client that has no request, or not sent the whole head of one."""
 _CHANGED: Final = "The engine was lost, and another one refused the request."
 _USAGE: Final = re.compile(rb'"(prompt_tokens|completion_tokens)"\s*:\s*(\d{1,12})')
 _LOST: Final = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError, OSError)
@@ -80,7 +82,9 @@ class Front:
         app = web.Application(client_max_size=MAX_BODY, middlewares=[self._guard])
         app.add_routes([web.post(path, self._forward) for path in _PATHS])
         app.add_routes([web.get("/v1/models", self._forward), web.get("/health", self._health)])
-        runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.5)
+        runner = web.AppRunner(
+            app, handler_cancellation=True, access_log=None, shutdown_timeout=0.5, keepalive_timeout=_SILENT_S
+        )
         await runner.setup()
         site = web.TCPSite(runner, ip, port, backlog=1024, reuse_address=True)
         await site.start()
@@ -123,13 +127,17 @@ class Front:
     # ---- requests
 
     async def _forward(self, request: web.Request) -> web.StreamResponse:
-        if self._held > MAX_HELD or self.balancer.queued >= MAX_QUEUED:
+        size = _largest_size(request)
+        if self._held + size > MAX_HELD or self.balancer.queued >= MAX_QUEUED:
             return _error(429, "rate_limit_exceeded", "Too many requests wait.", {"Retry-After": _RETRY_S})
-        body = await request.read()
-        stream = _ClientStream(request) if _wants_stream(body) else None
-        self._held += len(body)
+        self._held += size
+        stream = None
         try:
             async with asyncio.timeout(self.request_timeout_s):
+                body = await request.read()
+                size, surplus = len(body), size - len(body)
+                self._held -= surplus
+                stream = _ClientStream(request) if _wants_stream(body) else None
                 return await (self._answer(request, body) if stream is None else self._stream(stream, body))
         except NoEngineError:
             return self._not_ready()
@@ -137,7 +145,7 @@ class Front:
             message = f"The request has taken longer than the {self.request_timeout_s:g} s that it may."
             return await _end(stream, 504, "timeout", message)
         finally:
-            self._held -= len(body)
+            self._held -= size
 
     async def _answer(self, request: web.Request, body: bytes) -> web.Response:
         """Return the answer of the first engine that gives one."""
@@ -256,6 +264,14 @@ async def _end(stream: _ClientStream | None, status: int, kind: str, message: st
 def _passed(answer: aiohttp.ClientResponse) -> dict[str, str]:
     """Return the headers of an engine's answer that its client gets."""
     return {name: answer.headers[name] for name in ("Content-Type", "Retry-After") if name in answer.headers}
+
+
+def _largest_size(request: web.Request) -> int:
+    """Return how large a body may be that has yet to come."""
+    if not request.can_read_body:
+        return 0
+    told = None if "Content-Encoding" in request.headers else request.content_length
+    return MAX_BODY if told is None else min(told, MAX_BODY)
 
 
 def _wants_stream(body: bytes) -> bool:
