@@ -10,13 +10,14 @@ from typing import Any, Final
 from tradewind.datasets.files import basename, exists, join, parent, store_fingerprint
 from tradewind.datasets.tokenizer_files import TOKENIZER_GLOBS, local_tokenizer
 from tradewind.evaluation.config import EvaluationConfig
+from tradewind.recipes.lm.stored_models import first_line_of
 from tradewind.serving.config import ServingConfig
 from tradewind.serving.weights import CHECKPOINT, check_model, stored_export
 from tradewind.steps.paths import HUB_PREFIX
 from tradewind.storage import file_system_at
 from tradewind.storage.bounded_read import LARGE
 from tradewind.storage.files import read_contents
-from tradewind.text import single_line, truncated_repr
+from tradewind.text import truncated_repr
 
 _MODEL_CONFIG: Final = "config.json"
 _CONTEXT_KEYS: Final = ("max_position_embeddings", "n_positions", "max_seq_len")
@@ -55,7 +56,7 @@ def find_model(config: EvaluationConfig) -> ModelFiles:
     field = "model_path" if config.tokenizer is None else "tokenizer"
     source = config.tokenizer or export
     if source and source.startswith(HUB_PREFIX):
-        folder: str | None = _from_hub(source)
+        folder: str | None = from_hub(source, field, _HUB_FILES)
     else:
         folder = local_tokenizer(source, field) if source else None
     own = _json(join(folder, _MODEL_CONFIG)) if folder else {}
@@ -105,8 +106,8 @@ def _is_file(entry: Mapping[str, Any]) -> bool:
     return bool(entry["type"] == "file")
 
 
-def _from_hub(source: str) -> str:
-    """Return a local folder with tokenizer and config of a model on the hub, at its revision.
+def from_hub(source: str, field: str, patterns: Sequence[str]) -> str:
+    """Return a local folder with these files of a model on the hub, at its revision.
 
     Raises:
         ValueError: The hub has no such model, or denies access, or does not answer.
@@ -115,9 +116,12 @@ def _from_hub(source: str) -> str:
 
     name, _, revision = source.removeprefix(HUB_PREFIX).partition("@")
     try:
-        return str(snapshot_download(name, revision=revision or None, allow_patterns=list(_HUB_FILES)))
+        return str(snapshot_download(name, revision=revision or None, allow_patterns=list(patterns)))
     except Exception as error:  # the client raises many kinds
-        raise ValueError(f"{truncated_repr(source)} cannot be read from the hub: {single_line(error)}") from None
+        raise ValueError(
+            f"{field}={truncated_repr(source)} cannot be read from the hub ({first_line_of(error)}): check the name, "
+            "or give the step the secret HF_TOKEN."
+        ) from error
 
 
 def _context(config: EvaluationConfig, own: Mapping[str, Any]) -> int | None:
