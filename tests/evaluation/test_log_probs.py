@@ -205,10 +205,10 @@ def test_cut_numbers_of_a_set_are_measured_again(tmp_path: Path, content: str) -
 
 
 def test_sets_are_tasks_whose_texts_are_documents(tmp_path: Path) -> None:
-    texts = TokenSet(np.arange(8), np.array([0, 4]), ["a", "b"])
+    texts = TokenSet(np.arange(12), np.array([0, 4, 8]), ["a", "b", "empty"])
     for model, scale in (("one", 1.0), ("other", 1.5)):
-        nats = np.array([0, 1, 2, 3, 0, 4, 5, 6]) * scale
-        documents = by_document(texts, nats, np.array([0, 1, 1, 2, 0, 0, 0, 0]), 4, decode)
+        nats = np.array([0, 1, 2, 3, 0, 4, 5, 6, 0, 9, 9, 9]) * scale
+        documents = by_document(texts, nats, np.array([0, 1, 1, 2, 0, 1, 1, 1, 0, 0, 0, 0]), 4, decode)
         numbers = documents.numbers() | {"seq_len": 4}
         _write_set(f"{tmp_path}/{model}/sets/wiki/en", documents, numbers)
         config = LogProbsConfig("gs://b/m", {"wiki/en": "gs://b/c"}, f"{tmp_path}/{model}")
@@ -218,7 +218,8 @@ def test_sets_are_tasks_whose_texts_are_documents(tmp_path: Path) -> None:
         assert loss is not None and (loss.value, loss.interval) == (numbers["loss"], "none")
         assert mean is not None and mean.value == pytest.approx(3.5 * scale) and mean.higher_is_better is False
         assert [sample.prompt for sample in result.samples] == ["abcd", "efgh"]
-        assert list(result.samples[1].scores) == ["loss_by_document"], "no bytes are predicted"
+        bits = record.tasks["wiki/en"].score("bits_per_byte_by_document")
+        assert bits is not None and bits.value is not None and bits.coverage == 1
     assert read_scores(f"{tmp_path}/one", ["wiki/en"])["wiki/en"].scores["loss_by_document"] == {"a": 2.0, "b": 5.0}
 
 

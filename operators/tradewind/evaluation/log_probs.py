@@ -121,11 +121,14 @@ def _record(model_path: str, sets: Mapping[str, Mapping[str, Any]], started_at: 
 
 
 def task_results(config: LogProbsConfig, sets: Mapping[str, Mapping[str, Any]]) -> list[TaskResult]:
-    """Return each set as a task whose documents are its texts, with a score for each text and those of the set."""
+    """Return each set as a task, with the scores of the set.
+
+    Its documents are the texts, each with scores; one of which no byte is predicted, such as an empty file, is none.
+    """
     results = []
     for name, numbers in sets.items():
         with open_file(join(config.output_path, SETS, f"{name}.parquet")) as file:
-            samples = tuple(map(_sample, read_rows(file)))
+            samples = tuple(_sample(row) for row in read_rows(file) if row["bytes"] != 0)
         metrics = {metric: numbers[metric] for metric in ("bits_per_byte", "loss") if numbers[metric] is not None}
         scored = [*metrics, *(f"{metric}{BY_DOCUMENT}" for metric in metrics)]
         better = dict.fromkeys(scored, False)
