@@ -100,6 +100,25 @@ def test_chat_tasks_fail_one_by_one(engine: Engine, export: Path, tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.long
+def test_model_that_answers_nothing_fails_its_task(export: Path, tmp_path: Path, importable: None) -> None:
+    """A server without ``echo`` would give the scores of ties, and one that refuses all is asked no 100 times."""
+    engine = Engine(tmp_path, ("--no-echo",))
+    try:
+        engine.start()
+        output = tmp_path / "out"
+        evals = [EvalTaskConfig(name) for name in ("colors", "words", "all_refused")]
+        with pytest.raises(EvaluationError, match="2 of 3 tasks failed: .*colors: Of 6 documents 6 .*has no echo"):
+            evaluate(lm_eval_config(engine.address, export, output, *evals, apply_chat_template=True))
+        record = read_record(str(output))
+        assert record.tasks["words"].scores[0].value == 0.0
+        assert "answered none of the first 20 requests: HTTP 400: refused" in str(record.tasks["all_refused"].error)
+        assert len(engine.requests("begun")) < 18 + 6 + 50
+    finally:
+        engine.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.long
 def test_unknown_task_refused_with_nearest_names(export: Path, tmp_path: Path, importable: None) -> None:
     """Of 16 CPU seconds, in which lm-eval reads its own 14,000 tasks."""
     evals = [EvalTaskConfig("colors"), EvalTaskConfig("arc_eazy")]

@@ -132,10 +132,13 @@ class TinyEngine:
                 message = {"role": "assistant", "content": text}
                 yield {"index": index, "message": message, "finish_reason": "length"}
                 continue
-            tokens = (tokens_of(prompt) if body.get("echo") else []) + said
+            tokens = (tokens_of(prompt) if self._echoes(body) else []) + said
             logprobs = log_probabilities(tokens) if body.get("logprobs") is not None else None
-            shown = "".join(tokens) if body.get("echo") else text
+            shown = "".join(tokens) if self._echoes(body) else text
             yield {"index": index, "text": shown, "logprobs": logprobs, "finish_reason": "length"}
+
+    def _echoes(self, body: dict[str, Any]) -> bool:
+        return bool(body.get("echo")) and not self.arguments.no_echo
 
     async def _stream(
         self, request: web.Request, identity: str, tokens: list[str], given: Any, *, is_chat: bool
@@ -161,6 +164,7 @@ def main() -> None:
     parser.add_argument("--delay", type=float, default=0.0, help="seconds until an answer")
     parser.add_argument("--token-delay", type=float, default=0.0, help="seconds between the tokens of a stream")
     parser.add_argument("--start-delay", type=float, default=0.0, help="seconds until /health answers with 200")
+    parser.add_argument("--no-echo", action="store_true", help="ignore echo, as some servers do")
     parser.add_argument("--break-with", help="print this and end with code 1 at once")
     arguments = parser.parse_args()
     if arguments.break_with:

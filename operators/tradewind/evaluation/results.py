@@ -51,7 +51,7 @@ class Status(StrEnum):
     Values:
         SUCCEEDED: There is a score for at least ``MIN_COVERAGE`` of the documents.
         INCOMPLETE: There are answers, but too few for a number.
-        FAILED: The task or the harness failed; the error says why.
+        FAILED: The task or the harness failed, or the model answered no document; the error says why.
         INFRASTRUCTURE_LOST: The model could not be asked any more; another attempt continues with the answers so far.
     """
 

@@ -38,6 +38,9 @@ _UNREACHABLE: Final = (
     "DataFilesNotFoundError", "MaxRetryError", "ConnectError",
 )  # fmt: skip
 _MAX_NAMED: Final = 5
+_MAX_FIRST_FAILED: Final = 20
+"""Requests of a task, or one in ten if these are more, that may fail before the first that does not. The longest are
+sent first, and may be too long; but a server without ``echo``, or of another model, refuses all."""
 
 
 class _Events:
@@ -57,8 +60,14 @@ class _Errors:
 
     def __init__(self) -> None:
         self._messages: dict[Any, str] = {}
+        self.is_answered = False
+        """Whether any request was."""
+        self.max_first = _MAX_FIRST_FAILED
 
     def note(self, request: Sequence[Any], message: str, *, generate: bool) -> None:
+        """Keep an error; raise ``RuntimeError`` if the server answers none of the first requests."""
+        if not self.is_answered and len(self._messages) >= self.max_first:
+            raise RuntimeError(f"the model answered none of the first {self.max_first:,} requests: {message}")
         self._messages[self._key(request, generate=generate)] = message
 
     def of(self, arguments: Iterable[Sequence[Any]]) -> str | None:
@@ -104,9 +113,13 @@ class _Asking:
         if failed is None:
             try:
                 outputs = json.loads(text)
-                if generate:
-                    return ["" if each is None else each for each in client.parse_generations(outputs=outputs)]
-                return client.parse_logprobs(outputs=outputs, tokens=messages, ctxlens=ctxlens)
+                answers = (
+                    ["" if each is None else each for each in client.parse_generations(outputs=outputs)]
+                    if generate
+                    else client.parse_logprobs(outputs=outputs, tokens=messages, ctxlens=ctxlens)
+                )
+                self.errors.is_answered = True
+                return answers
             except Exception as error:  # an answer in another form
                 failed = f"the answer has another form ({type(error).__name__}: {error})"
         if cache_keys[0] is None:  # a part of a document's likelihood
@@ -115,15 +128,15 @@ class _Asking:
         return [""] if generate else [_NO_ANSWER]
 
     def loglikelihood(self, requests: Any, **kwargs: Any) -> Any:
-        self.turn.wait()
+        self.turn.wait(len(requests))
         return super().loglikelihood(requests, **kwargs)  # type: ignore[misc]
 
     def loglikelihood_rolling(self, requests: Any, **kwargs: Any) -> Any:
-        self.turn.wait()
+        self.turn.wait(len(requests))
         return super().loglikelihood_rolling(requests, **kwargs)  # type: ignore[misc]
 
     def generate_until(self, requests: Any, **kwargs: Any) -> Any:
-        self.turn.wait()
+        self.turn.wait(len(requests))
         return super().generate_until(requests, **kwargs)  # type: ignore[misc]
 
 
@@ -187,10 +200,11 @@ class _Turn(threading.Thread):
         self.error: BaseException | None = None
         self.model: Any = None
 
-    def wait(self) -> None:
-        """Wait until the model is served; called for each kind of request."""
+    def wait(self, requests: int) -> None:
+        """Wait until the model is served; called for each kind of request, with how many there are."""
         self.is_waiting.set()
         self.may_ask.wait()
+        self.model.errors.max_first = max(_MAX_FIRST_FAILED, requests // 10)
         self.model.base_url = self._session.url(is_chat=isinstance(self.model, _Chat))
 
     def run(self) -> None:

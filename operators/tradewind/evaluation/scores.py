@@ -98,16 +98,18 @@ def _task_record(result: TaskResult) -> TaskRecord:
     if len(set(documents)) < len(documents):
         twice = Counter(documents).most_common(1)[0][0]
         raise ValueError(f"Task {result.name!r} has two samples of document {twice!r}.")
+    errors = sum(sample.error is not None for sample in result.samples)
     ended = result.status is Status.SUCCEEDED
+    status = Status.FAILED if ended and 0 < errors == len(documents) else result.status
     total = max(result.num_documents, len(documents))
-    scores = tuple(_score(result, metric, total) for metric in _metrics(result)) if ended else ()
-    incomplete = ended and (not scores or any(score.value is None for score in scores))
-    lacks_some = len(documents) < total or any(sample.error is not None for sample in result.samples)
+    scores = tuple(_score(result, metric, total) for metric in _metrics(result)) if status is Status.SUCCEEDED else ()
+    incomplete = status is Status.SUCCEEDED and (not scores or any(score.value is None for score in scores))
+    lacks_some = len(documents) < total or errors > 0
     return TaskRecord(
         task=result.task,
         task_version=result.task_version,
         num_fewshot=result.num_fewshot,
-        status=Status.INCOMPLETE if incomplete else result.status,
+        status=Status.INCOMPLETE if incomplete else status,
         num_documents=total,
         scores=scores,
         prompts_sha256=_prompts_sha256(result.samples) if documents else None,

@@ -40,6 +40,11 @@ def refused(**_: Any) -> Any:
     return {"test": datasets.Dataset.from_list(rows)}
 
 
+def all_refused(**_: Any) -> Any:
+    """Return many questions, all of which the tiny engine refuses."""
+    return {"test": datasets.Dataset.from_list([{"question": f"!refuse {n}", "answer": ""} for n in range(100)])}
+
+
 def die(*_: Any) -> Any:
     """End the process that measures, as a library that crashes does."""
     os._exit(9)
