@@ -11,10 +11,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from tradewind.serving.balancer import Balancer, Engine, EngineLostError, NoEngineError
+from tradewind.serving.balancer import Balancer, Engine, EngineLostError, NoEngineError, Scaler
 from tradewind.serving.config import PoolLimits, ServingConfig, pool_name
 from tradewind.serving.relay import Relay
-from tradewind.serving.scaling import Scaler
 from tradewind.serving.streams import DONE, DifferentStreamError, EventSplitter, StreamedAnswer
 from tradewind.steps import Cpu, Gpu, Hosts, TpuSlice
 

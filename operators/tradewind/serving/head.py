@@ -18,12 +18,11 @@ import ray
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 
 from tradewind.runtime.pods.nodes import NodeWatch
-from tradewind.serving.balancer import Balancer, Engine
+from tradewind.serving.balancer import Balancer, Engine, Scaler
 from tradewind.serving.config import PoolLimits, ServingConfig
 from tradewind.serving.front import Front
 from tradewind.serving.placement import worker_options
 from tradewind.serving.pool import NAMESPACE, EngineStatus, PoolStatus
-from tradewind.serving.scaling import Scaler
 from tradewind.serving.worker import EngineWorker, WorkerReport
 from tradewind.text import single_line
 
@@ -110,7 +109,7 @@ class PoolHead:
             RuntimeError: The pool is ending.
         """
         with self._lock:
-            if self._is_ending:
+            if self._state() == "ending":
                 raise RuntimeError("This pool is ending.")
             if token_sha256 not in self._memory.tokens:
                 self._memory = replace(self._memory, tokens=(*self._memory.tokens, token_sha256))
