@@ -129,17 +129,22 @@ def test_unknown_task_refused_with_nearest_names(export: Path, tmp_path: Path, i
 
 
 @pytest.mark.parametrize(
-    ("options", "kept"), [({}, {"HF_TOKEN", "AWS_SECRET_ACCESS_KEY"}), ({"confirm_run_unsafe_code": True}, set())]
+    ("options", "kept"),
+    [
+        ({}, {"HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "DB_PASS", "ANY_URL", "GOOGLE_APPLICATION_CREDENTIALS"}),
+        ({"confirm_run_unsafe_code": True}, set()),
+    ],
 )
 def test_keys_of_servers_hidden_from_lm_eval(
     options: dict[str, Any], kept: set[str], export: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Code that a model wrote sees no secret at all."""
-    secrets = {"NO_KEY", "OPENAI_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY"}
-    for name in secrets:
-        monkeypatch.setenv(name, "s3cret")
+    secrets = dict.fromkeys(("NO_KEY", "OPENAI_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "DB_PASS"), "s3cret")
+    secrets |= {"ANY_URL": "https://user:s3cret@host/", "GOOGLE_APPLICATION_CREDENTIALS": "/keys/s3cret.json"}
+    for name, value in secrets.items():
+        monkeypatch.setenv(name, value)
     config = lm_eval_config("http://127.0.0.1:1/v1", export, tmp_path, judge=ABSENT, options=options)
-    assert {name for name, value in lm_eval._environment(config).items() if value == "s3cret"} == kept
+    assert {name for name, value in lm_eval._environment(config).items() if "s3cret" in value} == kept
 
 
 ABSENT = ServedAddress("http://127.0.0.1:1/v1", "m", "NO_KEY")
