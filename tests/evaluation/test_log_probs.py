@@ -135,7 +135,7 @@ def test_step_of_log_probs_has_a_stable_version() -> None:
         (evaluate_log_probs, {"weights": "ema"}, "weights='ema': give one of export, checkpoint, or None"),
         (evaluate_log_probs, {"model_config": "huge"}, "model_size='huge': give one of"),
         (evaluate_log_probs, {"batch_size": 3}, "no field of LogProbsConfig; did you mean per_device_batch_size"),
-        (evaluate_log_probs, {"model": "hub:org/model@main"}, "model='hub:org/model@main': give hub:OWNER/NAME@COMMIT"),
+        (evaluate_log_probs, {"model": "hub:org/model@main"}, "model='hub:org/model@main': give hub:ORG/NAME@COMMIT"),
         (evaluate_log_probs, {"model": 3}, "model is 3, which is no input"),
         (visualize_log_probs, {"num_docs_per_dataset": 0}, "num_docs_per_dataset=0: give"),
         (visualize_log_probs, {"comparison_weights": "x"}, "comparison_weights='x': give one of"),

@@ -53,7 +53,7 @@ def test_engines_read_no_hub_and_cache_compilations(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (made(model="hub:org/name@main"), "give hub:OWNER/NAME@COMMIT"),
+        (made(model="hub:org/name@main"), "give hub:ORG/NAME@COMMIT"),
         (made(), "needs the module absent, which this cluster lacks: install"),
     ],
 )

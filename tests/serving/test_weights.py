@@ -121,7 +121,7 @@ def test_model_that_is_not_complete_is_refused(
     "name", [REPO, f"{REPO}@main", f"{REPO}@012345", "llama@0123456", f"../x@{COMMIT}", f"@{COMMIT}"]
 )
 def test_hub_model_without_a_commit_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="hub:OWNER/NAME@COMMIT|no name of a repository"):
+    with pytest.raises(ValueError, match="hub:ORG/NAME@COMMIT|no name of a repository"):
         check_model(f"hub:{name}")
 
 

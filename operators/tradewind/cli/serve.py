@@ -104,7 +104,7 @@ def check_model(model: str) -> None:
     """Refuse a model that no cluster can find, or that the deployment keeps from it.
 
     Raises:
-        ValueError: A name of the hub has no revision.
+        ValueError: A name of the hub has no commit.
         StorageError: A path is relative, of an unknown store, or below no allowed root.
     """
     if model.startswith(HUB_PREFIX):

@@ -57,7 +57,7 @@ START: Final = Command(
         *WHERE,
         option(
             "model", metavar="MODEL", type=name_or_path,
-            help="a training's output, an export or a checkpoint, or hub:ORG/NAME@REVISION",
+            help="a training's output, an export or a checkpoint, or hub:ORG/NAME@COMMIT",
         ),
         option(
             "--engine", choices=("levanter", "vllm"), default="levanter", help="what computes; default: levanter",

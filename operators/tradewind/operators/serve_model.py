@@ -49,7 +49,7 @@ class ServeModelOperator(RayJobOperator):
     on the cluster joins the pool by ``tradewind.serving.start_pool.join_pool``.
 
     Args:
-        model: Path of an export, of a training's output or of a checkpoint, or ``hub:ORG/NAME@REVISION``.
+        model: Path of an export, of a training's output or of a checkpoint, or ``hub:ORG/NAME@COMMIT``.
         engine: ``levanter``, ``vllm``, or ``command``.
         engine_options: Options of the engine.
         command: Of engine ``command``: the program and its arguments, with ``{model}`` and ``{port}``.

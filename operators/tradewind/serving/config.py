@@ -43,7 +43,7 @@ class ServingConfig:
     """A model, the engine that serves it, and how many of them.
 
     Attributes:
-        model: Path of an export, of a training's output or of a Levanter checkpoint, or ``hub:ORG/NAME@REVISION``.
+        model: Path of an export, of a training's output or of a Levanter checkpoint, or ``hub:ORG/NAME@COMMIT``.
         engine: ``levanter``, ``vllm``, or ``command``: a program of your own.
         engine_options: Arguments of the engine, such as ``{"max_seq_len": 2048}``.
         command: Of engine ``command``: the program and its arguments, in which ``{model}`` is the model's folder on the

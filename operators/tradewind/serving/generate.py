@@ -56,7 +56,7 @@ class GenerateConfig:
     prompts: str
     """A set of documents."""
     model: str
-    """Path of a model, or ``hub:ORG/NAME@REVISION``."""
+    """Path of a model, or ``hub:ORG/NAME@COMMIT``."""
     output_path: str
     """Gets the set of generations, and ``stats.json``."""
     serving: ServingConfig
@@ -149,7 +149,7 @@ def generate(
     Args:
         name: Name of the step.
         prompts: A set of documents: a step or a folder.
-        model: A training, an export or a checkpoint: a step, a path, or ``hub:ORG/NAME@REVISION``.
+        model: A training, an export or a checkpoint: a step, a path, or ``hub:ORG/NAME@COMMIT``.
         serving: The pool; its ``model`` does not matter. The default is one engine of Levanter's on one CPU. Only its
             engine with its options counts in the version.
         prompt_field: Column with the prompt.

@@ -201,7 +201,7 @@ def _parsed(model: str) -> tuple[str, str]:
     found = _HUB_MODEL.fullmatch(model.removeprefix(HUB_PREFIX))
     if found is None:
         raise ValueError(
-            f"model={truncated_repr(model)}: give hub:OWNER/NAME@COMMIT, with 7 to 40 hexadecimal digits of a commit. "
+            f"model={truncated_repr(model)}: give hub:ORG/NAME@COMMIT, with 7 to 40 hexadecimal digits of a commit. "
             "A branch or a tag may be another model tomorrow; a model's page shows its commits under 'Files'."
         )
     try:
