@@ -85,7 +85,7 @@ class EvaluationConfig:
     model_path: str | None = None
     """Export, training, checkpoint, or ``hub:ORGANISATION/NAME@REVISION``."""
     discover_latest_checkpoint: bool = False
-    """Whether ``model_path`` is a training, whose newest export is measured."""
+    """Whether Levanter's harness takes the newest of several exports in a folder; a pool always does."""
     launch_with_ray: bool = True
     """No effect; Marin's."""
     max_eval_instances: int | None = None

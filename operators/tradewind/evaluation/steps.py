@@ -119,7 +119,7 @@ def evaluate_lm_evaluation_harness(
         resource_config: Resources of the engine, if ``serving`` is not given.
         apply_chat_template: Whether prompts are conversations in the model's chat template.
         wandb_tags: Tags of the run at W&B, which ``wandb`` asks for.
-        discover_latest_checkpoint: Whether a training's newest export is measured.
+        discover_latest_checkpoint: No effect: of a training or a folder of exports, the newest is always measured.
         name: Name of the step, by default that of Marin's.
         options: Of ``ExecutorStep`` and ``EvaluationConfig``, such as ``serving``, ``task_path`` and ``seed``.
 

@@ -130,7 +130,7 @@ def evaluate_lm_evaluation_harness(
         resource_config: Where the model is served.
         apply_chat_template: Whether prompts are conversations in the model's chat template.
         wandb_tags: Tags of the run at W&B.
-        discover_latest_checkpoint: Whether ``model_path`` may be a folder of exports, of which the newest is measured.
+        discover_latest_checkpoint: No effect: of a folder of exports, the newest is always measured.
     """
     return _step(
         f"lm_evaluation_harness/{model_name}",
@@ -184,9 +184,10 @@ def evaluate_alpaca_eval(
     top_k: int = -1,
     stop_token_ids: Sequence[int] | None = None,
 ) -> ExecutorStep:
-    """Return a step that lets a model answer AlpacaEval's instructions, sampled with these settings.
+    """Return Marin's step of AlpacaEval, for its version: only the model counts in it.
 
-    Only the model counts in its version.
+    Marin's config names no judge and no reference, so the step is refused where it runs. To measure, use
+    ``tradewind.evaluation.steps.evaluate_alpaca_eval``.
     """
     sampling = {
         "temperature": temperature,
@@ -304,6 +305,7 @@ def default_key_evals(
 ) -> list[ExecutorStep]:
     """Return steps that measure a model on few tasks: generation, multiple choice, and AlpacaEval.
 
+    The last is refused where it runs, see ``evaluate_alpaca_eval``: leave it out of the DAG.
     ``model_name`` replaces that of the steps, and tells the token that ends the answers of Llama 3 and OLMo.
     """
     inferred, path = extract_model_name_and_path(step)
