@@ -42,8 +42,8 @@ LAYERS: dict[str, set[str]] = {
         "serialization", "plans", "attempts", "runtime", "recipes",
     },
     "evaluation": {
-        "_version", "text", "timeouts", "machine", "steps", "storage", "ray_jobs", "cloud_tpu", "datasets", "records",
-        "plans", "runtime", "recipes", "serving",
+        "_version", "text", "timeouts", "machine", "steps", "storage", "cloud_tpu", "datasets", "records", "plans",
+        "runtime", "recipes", "serving",
     },
     "rehearsal": {"text", "timeouts", "storage", "cloud_tpu", "records", "runtime"},
     "links": {"ray_jobs"},

@@ -131,7 +131,7 @@ def test_unknown_task_refused_with_nearest_names(export: Path, tmp_path: Path, i
 @pytest.mark.parametrize(
     ("options", "kept"),
     [
-        ({}, {"HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "DB_PASS", "ANY_URL", "GOOGLE_APPLICATION_CREDENTIALS"}),
+        ({}, {"HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "GITHUB_PAT", "ANY_URL", "GOOGLE_APPLICATION_CREDENTIALS"}),
         ({"confirm_run_unsafe_code": True}, set()),
     ],
 )
@@ -139,7 +139,7 @@ def test_keys_of_servers_hidden_from_lm_eval(
     options: dict[str, Any], kept: set[str], export: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Code that a model wrote sees no secret at all."""
-    secrets = dict.fromkeys(("NO_KEY", "OPENAI_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "DB_PASS"), "s3cret")
+    secrets = dict.fromkeys(("NO_KEY", "OPENAI_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "GITHUB_PAT"), "s3cret")
     secrets |= {"ANY_URL": "https://user:s3cret@host/", "GOOGLE_APPLICATION_CREDENTIALS": "/keys/s3cret.json"}
     for name, value in secrets.items():
         monkeypatch.setenv(name, value)

@@ -22,11 +22,11 @@ from typing import Any, Final
 from tradewind.datasets.files import is_remote
 from tradewind.evaluation.config import EvaluationConfig, ServedAddress
 from tradewind.evaluation.harnesses import HarnessRun
+from tradewind.evaluation.isolated_process import isolated_environment
 from tradewind.evaluation.lm_eval_files import read_lm_eval
 from tradewind.evaluation.progress import Progress
 from tradewind.evaluation.results import Status, TaskResult
 from tradewind.evaluation.tasks import EvalTaskConfig, check_tasks, labels
-from tradewind.ray_jobs.secret_patterns import secret_variable
 from tradewind.steps.amounts import human_size
 from tradewind.steps.fields import FLAG
 from tradewind.storage import file_system_at
@@ -40,6 +40,7 @@ may run code that the model wrote; ``truncate``: whether a prompt that is too lo
 """
 _OFFLINE: Final = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 _QUIET: Final = {"TQDM_DISABLE": "1", "OPENAI_API_KEY": ""}
+_FINDS_PACKAGES: Final = ("PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
 _UNREACHABLE: Final = (
     "OfflineModeIsEnabled", "DatasetNotFoundError", "LocalEntryNotFoundError", "ConnectionError", "ConnectTimeout",
     "DataFilesNotFoundError", "MaxRetryError", "ConnectError",
@@ -302,16 +303,13 @@ def local_tasks(path: str | None, folder: Path) -> str | None:
 
 def _environment(config: EvaluationConfig) -> dict[str, str]:
     """Return the environment of lm-eval's process: no keys of servers, and no secrets for code that a model wrote."""
-    runs_code = bool(config.options.get("confirm_run_unsafe_code"))
+    more = _QUIET | ({} if config.network else _OFFLINE)
+    if config.options.get("confirm_run_unsafe_code"):
+        found = {name: os.environ[name] for name in _FINDS_PACKAGES if name in os.environ}
+        own = isolated_environment(os.path.expanduser("~"), network=config.network)
+        return found | own | more | {"HF_ALLOW_CODE_EVAL": "1"}
     keys = {served.api_key for served in (config.serving, config.judge) if isinstance(served, ServedAddress)}
-    hidden = {name for name, value in os.environ.items() if name in keys or (runs_code and _is_secret(name, value))}
-    kept = {name: value for name, value in os.environ.items() if name not in hidden}
-    return kept | _QUIET | ({"HF_ALLOW_CODE_EVAL": "1"} if runs_code else {}) | ({} if config.network else _OFFLINE)
-
-
-def _is_secret(name: str, value: str) -> bool:
-    """Whether a variable holds a secret by its value, or by its name even if it is only the path of a key."""
-    return secret_variable(name, value) is not None or secret_variable(name, name) is not None
+    return {name: value for name, value in os.environ.items() if name not in keys} | more
 
 
 def needs_network(error: BaseException) -> bool:
