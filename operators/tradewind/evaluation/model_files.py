@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tradewind.datasets.files import basename, exists, join, parent, store_fingerprint
+from tradewind.datasets.files import basename, exists, join, store_fingerprint
 from tradewind.datasets.tokenizer_files import TOKENIZER_GLOBS, local_tokenizer
 from tradewind.evaluation.config import EvaluationConfig
 from tradewind.recipes.lm.stored_models import first_line_of
 from tradewind.serving.config import ServingConfig
-from tradewind.serving.weights import CHECKPOINT, check_model, stored_export
+from tradewind.serving.weights import CHECKPOINT, check_model, export_beside, export_or_none, stored_export
 from tradewind.steps.paths import HUB_PREFIX
 from tradewind.storage import file_system_at
 from tradewind.storage.bounded_read import LARGE
@@ -70,14 +70,12 @@ def _stored_at(config: EvaluationConfig) -> tuple[str, str, Sequence[Any]]:
         check_model(path)
         return path, path, [path]
     if isinstance(config.serving, ServingConfig) and config.serving.engine == "command":
-        own = _export_or_none(path)  # the program may read any other form, too
+        own = export_or_none(path)  # the program may read any other form, too
         return own or path, own or "", [path] if own is None else model_state(own)
     if not exists(join(path, CHECKPOINT)):
         export = stored_export(path)
         return export, export, model_state(export)
-    above = (parent(path), parent(parent(path)))
-    export = next((found for folder in above if (found := _export_or_none(folder)) is not None), path)
-    return path, export, model_state(path)
+    return path, export_beside(path) or path, model_state(path)
 
 
 def model_state(path: str) -> Sequence[Any]:
@@ -85,13 +83,6 @@ def model_state(path: str) -> Sequence[Any]:
     if path.startswith(HUB_PREFIX):
         return [path]
     return _state(path if exists(join(path, CHECKPOINT)) else stored_export(path))
-
-
-def _export_or_none(folder: str) -> str | None:
-    try:
-        return stored_export(folder)
-    except ValueError:
-        return None
 
 
 def _state(folder: str) -> list[list[Any]]:

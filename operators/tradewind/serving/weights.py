@@ -284,10 +284,9 @@ def _named(name: str, folder: str) -> _Model:
 
 def _of_checkpoint(path: str) -> str:
     """Return this node's export of a checkpoint; config and tokenizer are those of an export of the same training."""
-    above = [parent(path), parent(parent(path))]
-    like = next((each for folder in above if (each := _export_or_none(folder)) is not None), None)
+    like = export_beside(path)
     if like is None:
-        shown, beside = (escape_control_characters(each) for each in (path, export_path(above[-1])))
+        shown, beside = (escape_control_characters(each) for each in (path, export_path(parent(parent(path)))))
         raise ValueError(
             f"model={shown} is a checkpoint of Levanter's, which has no tokenizer and no config of its model, and no "
             f"export is beside it ({beside}): give an export, which a training writes at its end and after each "
@@ -299,7 +298,14 @@ def _of_checkpoint(path: str) -> str:
     return _on_node_as(f"{basename(path)}-{digest}", model.size, fill)
 
 
-def _export_or_none(folder: str) -> str | None:
+def export_beside(checkpoint: str) -> str | None:
+    """Return the export of the training that wrote a checkpoint; None if there is none yet."""
+    above = parent(checkpoint), parent(parent(checkpoint))
+    return next((export for folder in above if (export := export_or_none(folder)) is not None), None)
+
+
+def export_or_none(folder: str) -> str | None:
+    """Return ``stored_export`` of a folder; None instead of an error."""
     try:
         return stored_export(folder)
     except ValueError:
