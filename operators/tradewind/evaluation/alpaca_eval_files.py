@@ -60,6 +60,11 @@ class Judgement:
 
 
 def read_task_files(task_path: str | None) -> dict[str, str]:
+    """Return the files of a task: name → text.
+
+    Raises:
+        ValueError: There is no folder, or no file of the reference's answers in it.
+    """
     if task_path is None:
         raise ValueError(f"task_path: give a folder with {REFERENCE_FILE}: a list of instruction and output.")
     found = read_contents([join(task_path, name) for name in (REFERENCE_FILE, GAMED_FILE)])

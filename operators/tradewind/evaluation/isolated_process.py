@@ -19,7 +19,7 @@ _PASSED: Final = (
 )  # fmt: skip
 """Variables that find programs, certificates and data. None holds a secret, and no other variable is passed."""
 _PROXIES: Final = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
-_OFFLINE: Final = dict.fromkeys(("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"), "1")
+OFFLINE: Final = dict.fromkeys(("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"), "1")
 _EXCEPTION: Final = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit): ")
 _SHOWN_LINES: Final = 4
 _SHOWN_CHARS: Final = 400
@@ -37,7 +37,7 @@ def isolated_environment(home: str, *, network: bool) -> dict[str, str]:
     passed = {name: os.environ[name] for name in names if name in os.environ}
     no_token = {"HF_TOKEN_PATH": os.path.join(home, "no-token"), "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1"}
     quiet = {"HF_HUB_DISABLE_TELEMETRY": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
-    return passed | {"HOME": home} | no_token | quiet | ({} if network else _OFFLINE)
+    return passed | {"HOME": home} | no_token | quiet | ({} if network else OFFLINE)
 
 
 def run_isolated(

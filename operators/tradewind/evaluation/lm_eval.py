@@ -22,7 +22,7 @@ from typing import Any, Final
 from tradewind.datasets.files import is_remote
 from tradewind.evaluation.config import EvaluationConfig, ServedAddress
 from tradewind.evaluation.harnesses import HarnessRun
-from tradewind.evaluation.isolated_process import isolated_environment
+from tradewind.evaluation.isolated_process import OFFLINE, isolated_environment
 from tradewind.evaluation.lm_eval_files import read_lm_eval
 from tradewind.evaluation.progress import Progress
 from tradewind.evaluation.results import Status, TaskResult
@@ -38,7 +38,6 @@ OPTIONS: Final = ("add_bos_token", "confirm_run_unsafe_code", "truncate")
 ``add_bos_token``: whether prompts begin with the tokenizer's special tokens; ``confirm_run_unsafe_code``: whether tasks
 may run code that the model wrote; ``truncate``: whether a prompt that is too long loses its begin.
 """
-_OFFLINE: Final = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 _QUIET: Final = {"TQDM_DISABLE": "1", "OPENAI_API_KEY": ""}
 _FINDS_PACKAGES: Final = ("PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
 _UNREACHABLE: Final = (
@@ -303,7 +302,7 @@ def local_tasks(path: str | None, folder: Path) -> str | None:
 
 def _environment(config: EvaluationConfig) -> dict[str, str]:
     """Return the environment of lm-eval's process: no keys of servers, and no secrets for code that a model wrote."""
-    more = _QUIET | ({} if config.network else _OFFLINE)
+    more = _QUIET | ({} if config.network else OFFLINE)
     if config.options.get("confirm_run_unsafe_code"):
         found = {name: os.environ[name] for name in _FINDS_PACKAGES if name in os.environ}
         own = isolated_environment(os.path.expanduser("~"), network=config.network)

@@ -16,7 +16,7 @@ from tradewind.evaluation.config import OWN_MODEL, EvaluationConfig, ServedAddre
 from tradewind.evaluation.harnesses import LEVANTER_HARNESS, harness_of
 from tradewind.evaluation.lm_eval import check_options
 from tradewind.evaluation.marins import resources_of
-from tradewind.evaluation.run import evaluate
+from tradewind.evaluation.run import ANSWERS, evaluate
 from tradewind.evaluation.tasks import EvalTaskConfig, check_tasks
 from tradewind.recipes.data.document_sets import path_input
 from tradewind.recipes.model_spec import versioned_value
@@ -31,7 +31,7 @@ _PATHS: Final = ("model_path", "task_path", "tokenizer")
 _STEP_OPTIONS: Final = (
     "description", "override_output_path", "pip_dependency_groups", "cluster", "secrets", "recipe",
 )  # fmt: skip
-RESUMABLE: Final = (".answers/**",)
+RESUMABLE: Final = (f"{ANSWERS}/**",)
 
 
 @naming_step
