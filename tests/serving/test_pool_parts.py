@@ -63,7 +63,14 @@ def test_serving_config_survives_json(resources: Any) -> None:
         "hub:org/name@abc", "command", command=COMMAND, resources=resources, secrets={"HF_TOKEN": "env:HF_TOKEN"}
     )
     assert ServingConfig.from_json(config.to_json()) == config
-    assert config.name_in_api == "name"
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [("gs://b/small-1a/", "small-1a"), ("gs://b/small-1a/hf", "small-1a"), ("/hf", "hf"), ("hub:org/name@abc", "name")],
+)
+def test_model_is_named_as_its_folder_or_training(model: str, name: str) -> None:
+    assert ServingConfig(model).name_in_api == name
 
 
 @pytest.mark.parametrize(

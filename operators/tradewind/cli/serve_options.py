@@ -70,7 +70,7 @@ START: Final = Command(
             "--engine-command", metavar="COMMAND",
             help="a server of your own as the engine, such as 'python serve.py {model} {port}'",
         ),
-        option("--name", metavar="NAME", help="the model's name in requests; default: the end of MODEL"),
+        option("--name", metavar="NAME", help="the model's name in requests; default: that of its folder"),
         *_RESOURCES,
         option("--replicas", metavar="N", type=count, default=1, help="engines to begin with; default 1"),
         option("--max-replicas", metavar="N", type=count, help="engines when many requests wait; default: --replicas"),

@@ -55,7 +55,7 @@ class ServingConfig:
         timeout_s: The pool ends this long after its start, whatever happens.
         idle_timeout_s: The pool ends after this long without a request and without a new user.
         request_timeout_s: A request fails (504) after this long, with its time in the queue.
-        served_name: Name of the model in the API; by default the last part of ``model``.
+        served_name: Name of the model in the API; by default the last part of ``model`` that is not ``hf``.
         secrets: Variables of the engine's environment, as in a step: ``{"HF_TOKEN": "env:HF_TOKEN"}``.
     """
 
@@ -147,7 +147,8 @@ class ServingConfig:
         if self.served_name is not None:
             return self.served_name
         path = self.model.removeprefix(HUB_PREFIX).partition("@")[0] if self.is_from_hub else self.model
-        return posixpath.basename(path.rstrip("/")) or "model"
+        folder, name = posixpath.split(path.rstrip("/"))
+        return (posixpath.basename(folder) if name == "hf" else "") or name or "model"
 
     @property
     def is_from_hub(self) -> bool:
