@@ -249,6 +249,12 @@ def test_kept_tasks_are_only_of_the_same_evaluation(tmp_path: Path, monkeypatch:
         {"model_path": str(tmp_path / "run/hf/step-9")},
     ]  # fmt: skip
     assert len({kept(), *(kept(**changed) for changed in changes)}) == 1 + len(changes)
+    own = {"task_path": str(tmp_path / "tasks"), "tokenizer": str(tmp_path / "tokenizer")}
+    keys = [kept(**own)]
+    for changed_file in ("run/hf/step-10/weights", "tasks/more/task.yaml", "tokenizer/tokenizer.json"):
+        put(tmp_path / changed_file, "{}")
+        keys.append(kept(**own))
+    assert len(set(keys)) == len(keys), "trained again, another task or tokenizer at its path"
 
 
 @pytest.mark.parametrize(

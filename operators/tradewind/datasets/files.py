@@ -110,6 +110,16 @@ def state_of(path: str) -> tuple[int, str]:
     return int(entry["size"]), store_fingerprint(entry)
 
 
+def states_below(path: str) -> list[list[Any]]:
+    """Return name, size and state of each file in a folder, or of a file; nothing if there is none."""
+    fs, root = file_system_at(path)
+    fs.invalidate_cache()
+    found = fs.find(root, detail=True)
+    return sorted(
+        [name.removeprefix(root).lstrip("/"), entry["size"], store_fingerprint(entry)] for name, entry in found.items()
+    )
+
+
 def exists(path: str) -> bool:
     """Whether a file or folder exists at ``path``."""
     fs, target = file_system_at(path)

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tradewind.datasets.files import exists, join, write_text
+from tradewind.datasets.files import exists, join, states_below, write_text
+from tradewind.datasets.tokenizer_files import is_on_hub
 from tradewind.evaluation.config import EvaluationConfig
 from tradewind.evaluation.harnesses import LEVANTER_HARNESS
 from tradewind.evaluation.lm_eval import check_installed, local_tasks, needs_network
@@ -95,6 +96,11 @@ def _check_tasks(config: EvaluationConfig) -> None:
     with tempfile.TemporaryDirectory() as work:
         manager = _manager(config, Path(work))
         refuse_unknown([task.name for task in tasks if not _is_file(task.name)], manager.all_tasks, "evals")
+
+
+def _states(path: str | None) -> list[Any]:
+    """Return what differs if other files take the place of these: a training or a task may be changed at its path."""
+    return [] if path is None or path.startswith(HUB_PREFIX) or is_on_hub(path) else states_below(path)
 
 
 def _is_file(name: str) -> bool:
@@ -247,9 +253,11 @@ class _Measuring:
         """Return a name of all that decides the results of a task: another attempt may have another config."""
         config, source = self._config, self._source
         weights = source.path if source.path.startswith(HUB_PREFIX) else source.export or source.checkpoints
+        paths = (weights, source.tokenizer_path, config.task_path, task.name if _is_file(task.name) else None)
         decides = [
-            [task.name, task.num_fewshot, weights],
-            [config.max_eval_instances, config.apply_chat_template, config.max_context, config.seed, config.task_path],
+            [task.name, task.num_fewshot],
+            [[path, _states(path)] for path in paths],
+            [config.max_eval_instances, config.apply_chat_template, config.max_context, config.seed],
             [_version(name) for name in ("lm_eval", "marin-levanter")],
         ]
         return hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:16]
