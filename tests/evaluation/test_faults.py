@@ -86,3 +86,7 @@ def test_evaluation_without_server_is_lost_and_resumes(
     assert record.status is Status.INFRASTRUCTURE_LOST
     engine.start()
     assert evaluate(first)["status"] == "succeeded"
+    with_error = dataclasses.replace(config, evals=config.evals[1:], apply_chat_template=True)
+    for _ in range(2):
+        assert evaluate(with_error)["status"] == "incomplete"
+        assert len(engine.requests("answered")) == 12 + 5, "a next attempt asks again for the error only"

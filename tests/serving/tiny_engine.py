@@ -2,7 +2,7 @@
 
 Answers follow from a hash of the prompt, so that every engine gives the same. Each request is a line of ``--log`` when
 it begins and when it is answered: ``{"event", "path", "prompt", "pid"}``. A prompt with ``!exit`` ends the process; one
-with ``!refuse`` is refused.
+with ``!refuse`` is refused; the answer to one with ``!half`` ends with half of a character.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class TinyEngine:
     ) -> Iterator[dict[str, Any]]:
         for index, prompt in enumerate(prompts):
             said = answer(prompt, limit)
-            text = "".join(said)
+            text = "".join(said) + ("\ud83d" if "!half" in json.dumps(prompt) else "")
             if is_chat:
                 message = {"role": "assistant", "content": text}
                 yield {"index": index, "message": message, "finish_reason": "length"}

@@ -164,10 +164,11 @@ class _Evaluation:
             raise EvaluationError(
                 single_line(f"{len(failed)} of {len(record.tasks)} tasks failed: {'; '.join(failed)}", 2000)
             )
-        fs, root = file_system_at(join(self._config.evaluation_path, ANSWERS))
-        fs.invalidate_cache()
-        if fs.exists(root):
-            fs.rm(root, recursive=True)
+        if record.status is Status.SUCCEEDED:
+            fs, root = file_system_at(join(self._config.evaluation_path, ANSWERS))
+            fs.invalidate_cache()
+            if fs.exists(root):
+                fs.rm(root, recursive=True)
         scores = {
             name: {score.metric: score.value for score in task.scores}
             for name, task in (*record.tasks.items(), *record.groups.items())

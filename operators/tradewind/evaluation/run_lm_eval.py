@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import glob
 import json
 import os
 import sys
@@ -19,6 +20,7 @@ import threading
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Final, TextIO
 
 from lm_eval.api.instance import Instance
@@ -28,6 +30,7 @@ from lm_eval.loggers import EvaluationTracker
 from lm_eval.models.openai_completions import LocalChatCompletion, LocalCompletionsAPI
 from lm_eval.tasks import TaskManager
 
+from tradewind.records.parsing import replace_surrogates
 from tradewind.text import single_line
 
 _NO_ANSWER: Final = (float("-inf"), False)
@@ -114,7 +117,7 @@ class _Asking:
             try:
                 outputs = json.loads(text)
                 answers = (
-                    ["" if each is None else each for each in client.parse_generations(outputs=outputs)]
+                    [replace_surrogates(each or "") for each in client.parse_generations(outputs=outputs)]
                     if generate
                     else client.parse_logprobs(outputs=outputs, tokens=messages, ctxlens=ctxlens)
                 )
@@ -306,7 +309,9 @@ class _Session:
                 each["error"] = error
         tracker.save_results_aggregated(results=results, samples=samples)
         for name, of_task in samples.items():
-            tracker.save_results_samples(task_name=name, samples=of_task)
+            tracker.save_results_samples(task_name=name, samples=of_task)  # only logs an error
+            if (saved := _lines_of(Path(task["folder"]), name)) != len(of_task):
+                raise RuntimeError(f"lm-eval could save only {saved:,} of {len(of_task):,} samples: see lm_eval.log")
 
     def manager_of(self, name: str) -> TaskManager | None:
         """Return the tasks that have this one: of the folder, or, read only if need be, lm-eval's own."""
@@ -415,6 +420,15 @@ class _Session:
         special = self._spec["add_bos_token"]
         encoded = self.tokenizer(texts, add_special_tokens=special, return_attention_mask=False).input_ids
         return [len(tokens) for tokens in encoded]
+
+
+def _lines_of(folder: Path, task: str) -> int:
+    """Return how many samples of a task are saved."""
+    total = 0
+    for found in folder.rglob(f"samples_{glob.escape(task)}_*.jsonl"):
+        with found.open("rb") as file:
+            total += sum(1 for _ in file)
+    return total
 
 
 def _only_generates(tasks: Mapping[str, Task]) -> bool:

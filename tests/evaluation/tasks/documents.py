@@ -35,8 +35,9 @@ def long(**_: Any) -> Any:
 
 
 def refused(**_: Any) -> Any:
-    """Return questions of which the tiny engine refuses the first."""
-    rows = [{"question": f"Number {number}{'!refuse' if number == 0 else ''}?", "answer": ""} for number in range(6)]
+    """Return questions of which the tiny engine refuses the first, and answers the second with half of a character."""
+    marks = ("!refuse", "!half", "", "", "", "")
+    rows = [{"question": f"Number {number}{mark}?", "answer": ""} for number, mark in enumerate(marks)]
     return {"test": datasets.Dataset.from_list(rows)}
 
 
