@@ -62,10 +62,7 @@ def compile_table(config: CompileResultsConfig) -> dict[str, Any]:
     if rows:
         table = markdown_rows(subjects)
         print("\n".join(format_columns(table)), flush=True)
-        lines = [json.dumps(row, ensure_ascii=False) for row in rows]
-        write_text(join(config.output_path, "results.jsonl"), "".join(f"{line}\n" for line in lines))
-        cells = [[_cell(row[column]) for column in COLUMNS] for row in rows]
-        write_text(join(config.output_path, "results.csv"), as_csv([COLUMNS, *cells]))
+        write_rows(join(config.output_path, "results"), COLUMNS, rows)
         parts = [f"# {markdown_text(config.title)}", as_markdown(table), *missing_runs_section(missing)]
         write_text(join(config.output_path, "results.md"), "\n\n".join(parts) + "\n")
     if missing:
@@ -127,5 +124,8 @@ def _scores(subject: Subject) -> Iterator[tuple[str, float | None]]:
             yield f"{each.name} {score.metric}", score.value
 
 
-def _cell(value: Any) -> str:
-    return "" if value is None else single_line(value)
+def write_rows(path: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows for programs, as ``path`` with the endings ``.jsonl`` and ``.csv``."""
+    write_text(f"{path}.jsonl", "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows))
+    cells = [["" if row[column] is None else single_line(row[column]) for column in columns] for row in rows]
+    write_text(f"{path}.csv", as_csv([columns, *cells]))

@@ -7,7 +7,6 @@ Nothing is averaged over tasks, since a mean of unlike numbers has no meaning.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -15,7 +14,7 @@ from typing import Any, Final
 
 from tradewind.datasets.files import join, write_text
 from tradewind.evaluation.compare import CHANCE, Comparison, Verdict, compare_scores
-from tradewind.evaluation.compiled import check_evaluations
+from tradewind.evaluation.compiled import check_evaluations, write_rows
 from tradewind.evaluation.evaluated import Measured, Subject, read_subjects
 from tradewind.evaluation.results import Score
 from tradewind.evaluation.statistics import NONE
@@ -23,7 +22,7 @@ from tradewind.evaluation.summary import arrow, format_interval, format_number, 
 from tradewind.recipes.comparing.runs import missing_runs_error, missing_runs_section
 from tradewind.steps.fields import PATH, TEXT, TEXTS, check_fields
 from tradewind.steps.needs import needs
-from tradewind.text import as_csv, as_markdown, did_you_mean, format_columns, markdown_text, single_line
+from tradewind.text import as_markdown, did_you_mean, format_columns, markdown_text, single_line
 
 MAX_KNOWN: Final = 200
 """Names that a message about an unknown one may suggest."""
@@ -224,11 +223,7 @@ def _write(
         places = _places(subject, rankings)
         short.append([subject.label, single_line(model), f"{places.count(1)}", f"{len(places)}"])
     print("\n".join(format_columns(short)), flush=True)
-    rows = [row for each in rankings for row in _rows(each)]
-    lines = [json.dumps(row, ensure_ascii=False) for row in rows]
-    write_text(join(config.output_path, "leaderboard.jsonl"), "".join(f"{line}\n" for line in lines))
-    cells = [["" if value is None else single_line(value) for value in row.values()] for row in rows]
-    write_text(join(config.output_path, "leaderboard.csv"), as_csv([list(rows[0]) if rows else [], *cells]))
+    write_rows(join(config.output_path, "leaderboard"), _COLUMNS, [row for each in rankings for row in _rows(each)])
     parts = [f"# {markdown_text(config.title)}", _ABOUT, as_markdown(short)]
     parts += [part for each in rankings for part in _section(each)]
     write_text(join(config.output_path, "leaderboard.md"), "\n\n".join([*parts, CHANCE, *missing]) + "\n")
