@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _PLAIN: Final = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
 """Bytes that a byte-level vocabulary shows as the character of that number; the other 68 are 0x100 and following."""
 _ALPHABET: Final = frozenset(map(chr, (*_PLAIN, *range(0x100, 0x144))))
-_BYTES: Final = tuple(f"<0x{byte:02X}>" for byte in range(256))
+_BYTES: Final = frozenset(f"<0x{byte:02X}>" for byte in range(256))
 _SPACES: Final = ("Ġ", "▁")
 """A space in an entry of a byte-level vocabulary, and of SentencePiece's."""
 
@@ -46,7 +46,6 @@ class TokenBytes:
 
         ``tokens`` are those of all texts in a row, each of which begins at one of ``starts``.
         """
-
         spelled: np.ndarray = self.lengths[tokens]
         if self.end_of_text is not None and len(tokens):
             is_end = tokens == self.end_of_text
@@ -65,7 +64,7 @@ def token_bytes(tokenizer: Any) -> TokenBytes | None:
     import numpy as np
 
     vocabulary: Mapping[str, int] = tokenizer.get_vocab()
-    if all(entry in vocabulary for entry in _BYTES):
+    if vocabulary.keys() >= _BYTES:
         length = _of_sentencepiece
     elif vocabulary.keys() >= _ALPHABET:
         length = _of_byte_level
@@ -90,7 +89,4 @@ def _of_byte_level(entry: str) -> int:
 
 
 def _of_sentencepiece(entry: str) -> int:
-    return 1 if entry in _BYTE_ENTRIES else len(entry.replace("▁", " ").encode())
-
-
-_BYTE_ENTRIES: Final = frozenset(_BYTES)
+    return 1 if entry in _BYTES else len(entry.replace("▁", " ").encode())
