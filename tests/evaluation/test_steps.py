@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from importlib.metadata import version as installed
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.serving.exports import tiny_export
 from tradewind.evaluation.config import OWN_MODEL, EvaluationConfig, ServedAddress
+from tradewind.evaluation.model_files import find_model
 from tradewind.evaluation.run import served_by, serving_of
 from tradewind.evaluation.steps import evaluate_lm_evaluation_harness
 from tradewind.evaluation.tasks import EvalTaskConfig
@@ -74,6 +77,23 @@ def test_evaluation_joins_pool_of_the_same_model() -> None:
         served = served_by(config)
         assert isinstance(served, ServingConfig)
         assert pool_name(served) == pool_name(pool)
+
+
+def test_answers_are_only_of_the_same_files_and_template(tmp_path: Path) -> None:
+    """A program's own form of a model, and the template beside a checkpoint, may change at their path."""
+    program = ServingConfig(OWN_MODEL, "command", command=("llama-server", "-m", "{model}", "--port", "{port}"))
+    model, checkpoint = tmp_path / "model.gguf", tmp_path / "run/checkpoints/step-5"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "manifest.ocdbt").write_text("{}")
+    tiny_export(tmp_path / "run/hf")
+    states = []
+    for content in ("old", "trained again"):
+        model.write_text(content)
+        (tmp_path / "run/hf/chat_template.jinja").write_text(content)
+        for path, serving in ((model, program), (checkpoint, None)):
+            config = EvaluationConfig("lm_evaluation_harness", "m", "/out", EVALS, str(path), serving=serving)
+            states.append(str(find_model(config).state))
+    assert len(set(states)) == 4
 
 
 def test_record_has_version_of_installed_engine() -> None:

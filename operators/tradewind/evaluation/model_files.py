@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tradewind.datasets.files import basename, exists, join, store_fingerprint
+from tradewind.datasets.files import basename, exists, join, states_below, store_fingerprint
 from tradewind.datasets.tokenizer_files import TOKENIZER_GLOBS, local_tokenizer
 from tradewind.evaluation.config import EvaluationConfig
 from tradewind.recipes.lm.stored_models import first_line_of
@@ -60,7 +60,8 @@ def find_model(config: EvaluationConfig) -> ModelFiles:
     else:
         folder = local_tokenizer(source, field) if source else None
     own = _json(join(folder, _MODEL_CONFIG)) if folder else {}
-    return ModelFiles(path, folder, _context(config, own), chat_template_in(folder), state)
+    template = chat_template_in(folder)
+    return ModelFiles(path, folder, _context(config, own), template, [*state, template])
 
 
 def _stored_at(config: EvaluationConfig) -> tuple[str, str, Sequence[Any]]:
@@ -71,7 +72,7 @@ def _stored_at(config: EvaluationConfig) -> tuple[str, str, Sequence[Any]]:
         return path, path, [path]
     if isinstance(config.serving, ServingConfig) and config.serving.engine == "command":
         own = export_or_none(path)  # the program may read any other form, too
-        return own or path, own or "", [path] if own is None else model_state(own)
+        return own or path, own or "", [path, *states_below(own or path)]
     if not exists(join(path, CHECKPOINT)):
         export = stored_export(path)
         return export, export, model_state(export)
