@@ -30,7 +30,8 @@ from tests.serving.tiny_engine import answer_text, chat_prompt
 from tests.support.shared_clusters import NODE_SECRET
 from tests.support.waiting import until
 from tradewind.serving.config import pool_name
-from tradewind.serving.pool import PoolError, ServedPool, ensure_pool, find_pools, stop_pool
+from tradewind.serving.pool import NAMESPACE, PoolError, ServedPool, ensure_pool, find_pools, stop_pool
+from tradewind.serving.start_pool import start
 from tradewind.steps import Cpu
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.usefixtures("ray_driver")]
@@ -86,10 +87,10 @@ def test_wrong_request_gets_openai_error(
 
 def test_second_user_joins_pool_with_own_token(pool: ServedPool, log: Path) -> None:
     config = tiny_config(log, "--delay", DELAY_S, "--token-delay", "0.1", timeout_s=3, max_replicas=5)
-    other = ensure_pool(config, token="another token")
+    other = ensure_pool(config)
     assert (other.name, other.address) == (pool.name, pool.address) and other.token != pool.token
     assert complete(other, "x") == complete(pool, "x") == answer_text("x", 8)
-    assert "another token" not in repr(other)
+    assert other.token not in repr(other)
     assert [each.name for each in find_pools()].count(pool.name) == 1
 
 
@@ -141,7 +142,7 @@ def test_stream_continues_on_another_engine(pool: ServedPool, log: Path) -> None
     ("options", "message"),
     [
         ({"command": ("python", "{model}", "{port}"), "model": "/no/model"}, "model=/no/model is not there"),
-        ({"model": "hub:org/name@main"}, "give hub:OWNER/NAME@COMMIT"),
+        ({"model": "hub:org/name@main"}, "give hub:ORG/NAME@COMMIT"),
         ({"engine": "vllm", "command": ()}, "engine='vllm' needs the module vllm, which this cluster lacks"),
         ({"resources": Cpu(64)}, "no node of the cluster can serve 64 CPU; the most that one node has is 2 CPU"),
         ({"resources": Cpu(1, memory_bytes=1 << 50)}, "no node of the cluster can serve"),
@@ -169,6 +170,16 @@ def test_engine_that_cannot_start_is_reported_and_retried(log: Path) -> None:
     assert pool.rejoin().status().start_failures == 0, "a user who comes later tries again"
     until(lambda: pool.name not in {each.name for each in find_pools()}, "the end of an idle pool")
     assert not stop_pool(pool.name)
+
+
+def test_pool_starts_anew_while_its_former_ends(log: Path) -> None:
+    import ray
+
+    config = tiny_config(log, "--token-delay", "0.2")
+    assert start(config.to_json())["started"]
+    ray.get(ray.get_actor(pool_name(config), namespace=NAMESPACE).stop.remote())
+    assert start(config.to_json())["started"]
+    assert stop_pool(pool_name(config))
 
 
 def of(prompts: list[str], log: Path, event: str) -> list[dict[str, Any]]:

@@ -26,7 +26,6 @@ _FROZEN_S: Final = 30.0
 _LIST_S: Final = 10.0
 _STOP_S: Final = 30.0
 _POLL_S: Final = 0.5
-_TOKEN_BYTES: Final = 32
 _WORKER: Final = "-worker-"
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
@@ -189,14 +188,13 @@ class ServedPool:
                 return answer
 
 
-def ensure_pool(config: ServingConfig, *, token: str | None = None, limits: PoolLimits | None = None) -> ServedPool:
+def ensure_pool(config: ServingConfig, *, limits: PoolLimits | None = None) -> ServedPool:
     """Return the pool that serves this config; start it if the cluster has none. Return before it is ready.
 
     It runs inside a Ray job or driver; a process that is not connected to Ray connects to the cluster of its node.
 
     Args:
         config: The model and its engines.
-        token: A bearer token to use; a random one if None.
         limits: How long the pool waits for its parts.
 
     Raises:
@@ -208,7 +206,7 @@ def ensure_pool(config: ServingConfig, *, token: str | None = None, limits: Pool
         _check(config)
     from tradewind.serving.head import start_head
 
-    pool = ServedPool("", token or secrets.token_hex(_TOKEN_BYTES), name)
+    pool = ServedPool("", secrets.token_hex(), name)
     deadline = time.monotonic() + HEAD_RESTART_S
     while True:
         start_head(name, config, limits or PoolLimits(), _head_node())

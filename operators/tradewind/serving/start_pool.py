@@ -30,7 +30,7 @@ def start(config: str, token_sha256: str | None = None) -> dict[str, Any]:
     """
     wanted = ServingConfig.from_json(config)
     name = pool_name(wanted)
-    was_there = name in {pool.name for pool in find_pools()}
+    was_there = any(pool.name == name and pool.state != "ending" for pool in find_pools())
     try:
         pool = ensure_pool(wanted)
         print(f"Pool {name} {'was there already' if was_there else 'has started'}.", flush=True)
