@@ -48,13 +48,13 @@ def test_port_names_dag_of_unchanged_file(cli: Environment, checkout: Path) -> N
             "ray.remote(resources={'head_node': 0.1})(outer)",
             "'head_node', which a",
         ),
-        ("from marin.evaluation.run import evaluate", "", "evaluate", "marin.evaluation.run.evaluate, which runs from"),
+        ("from marin.generation.run import generate", "", "generate", "marin.generation.run.generate, which runs from"),
     ],
 )
 def test_port_tells_what_a_function_lacks_on_the_cluster(
     cli: Environment, checkout: Path, top: str, body: str, fn: str, need: str
 ) -> None:
-    put(checkout / "src/marin/evaluation/run.py", "def evaluate(config): ...\n")
+    put(checkout / "src/marin/generation/run.py", "def generate(config): ...\n")
     functions = f"def inner(c):\n    {body or 'pass'}\ndef outer(c):\n    return inner(c)\n"
     text = f"{top}\n{EXECUTOR}{functions}executor_main([ExecutorStep('s', {fn}, None)])\n"
     put(checkout / "experiments/fine.py", text)

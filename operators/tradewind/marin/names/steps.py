@@ -103,7 +103,7 @@ def placement(replacement: ReplacementFunction | None, config: Any) -> Resources
     """
     if replacement is None or not replacement.is_placed:
         return None
-    if replacement is _EVALUATE and config.evaluator != LEVANTER_HARNESS:
+    if replacement is _EVALUATE and getattr(config, "evaluator", None) != LEVANTER_HARNESS:
         return None  # a pool serves the model
     field = "resource_config" if replacement in (_EVALUATE, _LOG_PROBS) else "resources"
     match unversioned(getattr(config, field, replacement.otherwise)):
