@@ -23,6 +23,7 @@ def test_markdown_escapes_bars_tags_and_links() -> None:
     assert as_markdown(rows) == "| run | why |\n| --- | --- |\n| a\\|b | no capacity |"
     assert markdown_text("<b> [x](y)\n![z](y)") == r"\<b> \[x\](y) !\[z\](y)"
     assert markdown_text("`<b>`") == "`<b>`"
+    assert markdown_text("\x1b[31m\u202e") == r"\x1b\[31m\u202e"
     assert markdown_text("`a` <b>") == r"`a` \<b>"
 
 

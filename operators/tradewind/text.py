@@ -46,8 +46,8 @@ def as_markdown(rows: Sequence[Sequence[str]]) -> str:
 
 
 def markdown_text(text: str) -> str:
-    """Escape untrusted text for Markdown: one line, without tags and links; keep code in backticks."""
-    line = " ".join(text.splitlines())
+    """Escape untrusted text for Markdown: one line, without tags, links and control characters; keep `code`."""
+    line = escape_control_characters(" ".join(text.splitlines()))
     return line if _CODE.fullmatch(line) else _MARKUP.sub(lambda found: f"\\{found[0]}", line)
 
 
