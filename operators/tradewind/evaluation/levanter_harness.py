@@ -21,7 +21,7 @@ from tradewind.datasets.files import exists, join, states_below, write_text
 from tradewind.datasets.tokenizer_files import is_on_hub
 from tradewind.evaluation.config import EvaluationConfig
 from tradewind.evaluation.harnesses import LEVANTER_HARNESS
-from tradewind.evaluation.lm_eval import check_installed, local_tasks, needs_network
+from tradewind.evaluation.lm_eval import check_installed, described, local_tasks, needs_network
 from tradewind.evaluation.lm_eval_files import read_lm_eval
 from tradewind.evaluation.results import (
     EvaluationRecord,
@@ -42,8 +42,8 @@ from tradewind.steps.needs import needs
 from tradewind.steps.paths import HUB_PREFIX
 from tradewind.storage import file_system_at
 from tradewind.storage.files import existing_many, list_names
-from tradewind.storage.trees import remove_files
-from tradewind.text import did_you_mean, single_line, truncated_repr
+from tradewind.storage.trees import list_files, remove_files, upload_files
+from tradewind.text import did_you_mean, truncated_repr
 
 if TYPE_CHECKING:
     from tradewind.evaluation.scored_model import ModelSource
@@ -170,6 +170,8 @@ def evaluate(config: EvaluationConfig) -> dict[str, Any]:
     import jax
     from jax.experimental.multihost_utils import sync_global_devices
 
+    from tradewind.evaluation.run import result_of
+
     levanter_parts.quiet_libraries()
     levanter_parts.keep_compilations(config.evaluation_path)
     started = time.time()
@@ -183,7 +185,7 @@ def evaluate(config: EvaluationConfig) -> dict[str, Any]:
             if jax.process_index() == 0:
                 measuring.write(started)
     sync_global_devices("tradewind: evaluation written")
-    return _result(read_record(config.evaluation_path))
+    return result_of(read_record(config.evaluation_path))
 
 
 evaluate.preflight = preflight  # type: ignore[attr-defined]
@@ -196,22 +198,6 @@ def _was_measured(config: EvaluationConfig) -> bool:
         return read_record(config.evaluation_path).status is not Status.FAILED
     except NoRecordError:
         return False
-
-
-def _result(record: EvaluationRecord) -> dict[str, Any]:
-    """Return status and scores, as ``run.evaluate`` does; raise ``EvaluationError`` if a task failed."""
-    from tradewind.evaluation.run import EvaluationError
-
-    failed = [f"{name}: {task.error}" for name, task in record.tasks.items() if task.status is Status.FAILED]
-    if failed:
-        raise EvaluationError(
-            single_line(f"{len(failed)} of {len(record.tasks)} tasks failed: {'; '.join(failed)}", 2000)
-        )
-    scores = {
-        name: {score.metric: score.value for score in task.scores}
-        for name, task in (*record.tasks.items(), *record.groups.items())
-    }
-    return {"status": str(record.status), "model": record.model.name, "scores": scores}
 
 
 @dataclass(frozen=True)
@@ -314,13 +300,13 @@ class _Measuring:
         output = self._config.evaluation_path
         for place in self._places:
             if place.folder.exists():
-                _upload(place.folder, join(output, KEPT, place.folder.name))
+                upload_files(place.folder, join(output, KEPT, place.folder.name))
         record = write_results(output, record, results)
         _say(summary_text(record))
         report_scores(record, self._config)
         if not self._errors:  # else the next attempt reads them
             for place in self._places:
-                remove_files(place.kept, [*_names_below(place.folder), _WHOLE])
+                remove_files(place.kept, [file.path for file in list_files(place.kept)])
 
     def _results(self, place: _Place) -> list[TaskResult]:
         if place.label in self._errors:
@@ -333,7 +319,7 @@ class _Measuring:
 def _described(error: BaseException, *, is_offline: bool) -> str:
     """Return what went wrong with a task, and what to do if its data is of the hub."""
     hint = "; its data is not on this host, and the evaluation may not use the network: give network=True"
-    return single_line(f"{type(error).__name__}: {error}", 1000) + (hint if is_offline and needs_network(error) else "")
+    return described(error) + (hint if is_offline and needs_network(error) else "")
 
 
 def _failed(place: _Place, error: str) -> TaskResult:
@@ -347,19 +333,8 @@ def _keep(place: _Place) -> None:
     fs.invalidate_cache()
     if fs.exists(root):
         fs.rm(root, recursive=True)
-    _upload(place.folder, place.kept)
+    upload_files(place.folder, place.kept)
     write_text(join(place.kept, _WHOLE), "{}\n")
-
-
-def _names_below(folder: Path) -> list[str]:
-    return [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
-
-
-def _upload(folder: Path, target: str) -> None:
-    fs, root = file_system_at(target)
-    for name in _names_below(folder):
-        fs.makedirs(f"{root}/{name}".rpartition("/")[0], exist_ok=True)
-        fs.put_file(str(folder / name), f"{root}/{name}")
 
 
 def _download(source: str, folder: Path) -> None:

@@ -30,6 +30,7 @@ from tradewind.serving.pool import PoolError
 from tradewind.steps import AttemptLostError
 from tradewind.steps.resources import Cpu, Gpu, TpuSlice
 from tradewind.storage import file_system_at
+from tradewind.storage.trees import upload_files
 from tradewind.text import single_line
 
 ANSWERS: Final = ".answers"
@@ -57,6 +58,19 @@ def evaluate(config: EvaluationConfig) -> dict[str, Any]:
     if not harness.served:
         return harness.evaluate(config)
     return _Evaluation(config, harness).run()
+
+
+def result_of(record: EvaluationRecord) -> dict[str, Any]:
+    """Return status and scores of a record; raise ``EvaluationError`` if a task failed."""
+    failed = [f"{name}: {task.error}" for name, task in record.tasks.items() if task.status is Status.FAILED]
+    if failed:
+        about = f"{len(failed)} of {len(record.tasks)} tasks failed: {'; '.join(failed)}"
+        raise EvaluationError(single_line(about, _MAX_ERROR_CHARS))
+    scores = {
+        name: {score.metric: score.value for score in task.scores}
+        for name, task in (*record.tasks.items(), *record.groups.items())
+    }
+    return {"status": str(record.status), "model": record.model.name, "scores": scores}
 
 
 class _Evaluation:
@@ -106,7 +120,7 @@ class _Evaluation:
                 checked=checked,
             )
             results = self._harness.run(run)
-            self._keep_files(work)
+            upload_files(Path(work), join(config.evaluation_path, self._harness.folder))
             return self._report(results, run)
 
     @contextmanager
@@ -121,7 +135,7 @@ class _Evaluation:
         target = _fixed(served) if isinstance(served, ServedAddress) else PoolTarget(served)
         try:
             if isinstance(target, PoolTarget):
-                _wait_ready(target)
+                _log(f"The pool {target.wait_ready()} serves the model.")
             with Gateway(
                 target,
                 answers,
@@ -135,15 +149,6 @@ class _Evaluation:
         finally:
             answers.close()
 
-    def _keep_files(self, work: str) -> None:
-        """Copy the harness's own files to the output."""
-        folder = join(self._config.evaluation_path, self._harness.folder)
-        fs, root = file_system_at(folder)
-        for file in sorted(each for each in Path(work).rglob("*") if each.is_file() and not each.is_symlink()):
-            target = join(root, file.relative_to(work).as_posix())
-            fs.makedirs(target.rpartition("/")[0], exist_ok=True)
-            fs.put_file(str(file), target)
-
     def _report(self, results: Sequence[TaskResult], run: HarnessRun) -> dict[str, Any]:
         """Write the results, and raise if they are not all there."""
         gateway, judge = run.gateway, run.judge_gateway
@@ -151,7 +156,6 @@ class _Evaluation:
         record = write_results(self._config.evaluation_path, self._record(gateway, run.checked.version), results)
         _log(summary_text(record))
         report_scores(record, self._config)
-        failed = [f"{name}: {task.error}" for name, task in record.tasks.items() if task.status is Status.FAILED]
         given_up = next((each for each in (gateway, judge) if each is not None and each.given_up is not None), gateway)
         if given_up.is_refused:
             raise EvaluationError(given_up.given_up)
@@ -160,20 +164,13 @@ class _Evaluation:
                 f"{given_up.given_up or 'The model could not be asked any more.'} The next attempt continues with the "
                 f"{gateway.traffic.answered:,} answers so far."
             )
-        if failed:
-            raise EvaluationError(
-                single_line(f"{len(failed)} of {len(record.tasks)} tasks failed: {'; '.join(failed)}", 2000)
-            )
+        result = result_of(record)
         if record.status is Status.SUCCEEDED:
             fs, root = file_system_at(join(self._config.evaluation_path, ANSWERS))
             fs.invalidate_cache()
             if fs.exists(root):
                 fs.rm(root, recursive=True)
-        scores = {
-            name: {score.metric: score.value for score in task.scores}
-            for name, task in (*record.tasks.items(), *record.groups.items())
-        }
-        return {"status": str(record.status), "model": record.model.name, "scores": scores}
+        return result
 
     def _record(self, gateway: Gateway, harness_version: str) -> EvaluationRecord:
         config, traffic = self._config, gateway.traffic
@@ -233,18 +230,6 @@ def _scope(served: ServingConfig | ServedAddress, role: str, state: Sequence[Any
         "options": dict(served.engine_options),
         "command": list(served.command),
     }
-
-
-def _wait_ready(target: PoolTarget) -> None:
-    """Start the pool or join it, and wait until an engine is ready.
-
-    Raises:
-        PoolError: Its engines do not start.
-    """
-    target.resolve()
-    if target.pool is not None:
-        _log(f"The pool {target.pool.name} serves the model.")
-        target.pool.wait_ready()
 
 
 def serving_of(served: ServingConfig | ServedAddress) -> Serving:

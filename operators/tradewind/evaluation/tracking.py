@@ -14,11 +14,11 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
-from tradewind.datasets.files import basename, join
+from tradewind.datasets.files import basename
 from tradewind.evaluation.config import EvaluationConfig
 from tradewind.evaluation.results import EvaluationRecord
 from tradewind.recipes.metrics.trackers import WandbOptions, tensorboard_path, wandb_folder
-from tradewind.storage import file_system_at
+from tradewind.storage.trees import upload_files
 from tradewind.text import single_line
 
 _STEP: Final = re.compile(r"step-(\d{1,15})(?![^/])")
@@ -78,10 +78,7 @@ def _write_events(values: dict[str, float], step: int, output_path: str) -> None
         with SummaryWriter(folder, write_to_disk=True) as writer:
             for name, value in values.items():
                 writer.add_scalar(name, value, step)
-        fs, root = file_system_at(tensorboard_path(output_path))
-        fs.makedirs(root, exist_ok=True)
-        for file in Path(folder).iterdir():
-            fs.put_file(str(file), join(root, file.name))
+        upload_files(Path(folder), tensorboard_path(output_path))
 
 
 def _send(

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from glob import has_magic
+from pathlib import Path
 from typing import IO, Any, Final
 
 from fsspec import AbstractFileSystem
@@ -81,6 +82,21 @@ def remove_files(folder: str, relative_paths: Sequence[str]) -> None:
                     os.unlink(path)
         else:
             _remove_objects(fs, paths)
+
+
+def upload_files(folder: Path, target: str) -> None:
+    """Copy the files below a local folder to below ``target``, without symbolic links, which may lead elsewhere.
+
+    Raises:
+        StoreUnavailableError: The store does not answer.
+        StoreRefusedError: It refuses access.
+    """
+    fs, root = file_system_at(target)
+    with translated_client_errors(target):
+        for file in sorted(each for each in folder.rglob("*") if each.is_file() and not each.is_symlink()):
+            path = posixpath.join(root, file.relative_to(folder).as_posix())
+            fs.makedirs(posixpath.dirname(path), exist_ok=True)
+            fs.put_file(str(file), path)
 
 
 def reads_without_request(folder: str) -> bool:
