@@ -10,7 +10,6 @@ import pytest
 
 from tradewind.evaluation.probextraction import (
     _kept,
-    _write,
     byte_offsets,
     numbers_of,
     strip_of,
@@ -18,6 +17,7 @@ from tradewind.evaluation.probextraction import (
     svg,
     windows_of,
 )
+from tradewind.evaluation.scoring import write_columns
 from tradewind.evaluation.token_sets import TokenSet
 
 TEXTS = TokenSet(np.arange(20), np.array([0, 10, 13, 13]), ["book", "short", "empty", "other"])
@@ -60,7 +60,7 @@ def test_shard_of_other_windows_or_cut_is_measured_again(tmp_path: Path) -> None
     path = str(tmp_path / "part.parquet")
     begins = np.array([1, 3])
     assert _kept(path, begins) is None
-    _write(path, {"document": ["a", "a"], "token": [1, 3], "position": [1, 3], "log_prob": [-1.0, -2.0]})
+    write_columns(path, {"document": ["a", "a"], "token": [1, 3], "position": [1, 3], "log_prob": [-1.0, -2.0]})
     found = _kept(path, begins)
     assert found is not None and found.tolist() == [-1.0, -2.0]
     assert _kept(path, np.array([1, 4])) is None

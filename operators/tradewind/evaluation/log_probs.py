@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tradewind.datasets.files import atomic_writer, basename, join, parent, remove_unfinished, write_json, write_text
+from tradewind.datasets.files import basename, join, parent, remove_unfinished, write_json, write_text
 from tradewind.evaluation.results import EvaluationRecord, Model, Sample, Serving, Status, TaskResult, write_results
 from tradewind.evaluation.scoring import (
     CHECKPOINT,
@@ -28,6 +28,7 @@ from tradewind.evaluation.scoring import (
     marins_model,
     marins_sets,
     scoring_step,
+    write_columns,
 )
 from tradewind.recipes.steps import naming_step
 from tradewind.recipes.stored_json import read_object
@@ -207,14 +208,8 @@ def _kept(output_path: str, name: str) -> dict[str, Any] | None:
 
 
 def _write_set(path: str, documents: Documents, numbers: Mapping[str, Any]) -> None:
-    import pyarrow as pa
-    from pyarrow import parquet
-
     remove_unfinished(parent(path))
-    kinds = {"document": pa.string(), "text": pa.string(), "nats": pa.float64()}
-    columns = {key: pa.array(values, kinds.get(key, pa.int64())) for key, values in documents.columns().items()}
-    with atomic_writer(f"{path}.parquet") as file:
-        parquet.write_table(pa.table(columns), file, compression="zstd")
+    write_columns(f"{path}.parquet", documents.columns())
     write_json(f"{path}.json", numbers)
 
 

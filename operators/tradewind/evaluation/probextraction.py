@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tradewind.datasets.files import atomic_writer, exists, join, remove_unfinished, write_json, write_text
+from tradewind.datasets.files import exists, join, remove_unfinished, write_json, write_text
 from tradewind.evaluation.scoring import (
     SETS,
     ScoringConfig,
@@ -26,6 +26,7 @@ from tradewind.evaluation.scoring import (
     check_vocabulary,
     is_first_host,
     scoring_step,
+    write_columns,
 )
 from tradewind.recipes.steps import naming_step
 from tradewind.steps import ExecutorStep
@@ -206,7 +207,7 @@ def _all_log_probs(
             found = _log_probs(config, texts, begins, model)
             check_finite(name, found)
             if is_first_host():
-                _write(path, _rows(config, texts, windows.documents[part], begins, offsets, found))
+                write_columns(path, _rows(config, texts, windows.documents[part], begins, offsets, found))
                 print(f"{truncated_repr(name)}: {shard + 1:,} of {count:,} shards", flush=True)
         log_probs.append(found)
     return np.concatenate(log_probs)
@@ -253,16 +254,6 @@ def _rows(
         "suffix_end": unknown if offsets is None else (offsets[0] + offsets[1])[last].tolist(),
         "log_prob": log_probs.tolist(),
     }
-
-
-def _write(path: str, rows: Mapping[str, Sequence[Any]]) -> None:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    kinds = {"document": pa.string(), "log_prob": pa.float64()}
-    columns = {key: pa.array(values, kinds.get(key, pa.int64())) for key, values in rows.items()}
-    with atomic_writer(path) as file:
-        parquet.write_table(pa.table(columns), file, compression="zstd")
 
 
 def _kept(path: str, begins: np.ndarray) -> np.ndarray | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from tradewind.datasets.files import join
+from tradewind.datasets.files import atomic_writer, join
 from tradewind.datasets.tokenizer_files import is_on_hub
 from tradewind.recipes.model_spec import MODEL_SIZES
 from tradewind.recipes.steps import recipe_step
@@ -165,6 +165,17 @@ def is_first_host() -> bool:
     import jax
 
     return bool(jax.process_index() == 0)
+
+
+def write_columns(path: str, columns: Mapping[str, Sequence[Any]]) -> None:
+    """Write the columns of a set as Parquet; those of unknown numbers are of integers, too."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    kinds = {"document": pa.string(), "text": pa.string(), **dict.fromkeys(("nats", "log_prob"), pa.float64())}
+    arrays = {name: pa.array(values, kinds.get(name, pa.int64())) for name, values in columns.items()}
+    with atomic_writer(path) as file:
+        parquet.write_table(pa.table(arrays), file, compression="zstd")
 
 
 def marins_model(path: str, is_hf: bool) -> str:
