@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,11 @@ import requests
 
 from tests.support.http_server import serving
 from tradewind.rehearsal.local.processes import free_port
+from tradewind.serving import gateway as gateway_module
 from tradewind.serving.answers import Answers
-from tradewind.serving.gateway import Endpoint, FixedTarget, Gateway
+from tradewind.serving.config import ServingConfig
+from tradewind.serving.gateway import Endpoint, FixedTarget, Gateway, PoolTarget
+from tradewind.serving.pool import PoolError, PoolStatus, ServedPool
 
 OPEN: dict[str, Any] = {"error": {"message": "no engine is ready", "code": "starting"}}
 Reply = tuple[int, Any, dict[str, str]]
@@ -299,6 +302,36 @@ def test_stream_refused_and_not_sent() -> None:
         refused = ask(gateway, stream=True)
         assert (refused.status_code, refused.json()["error"]["code"]) == (400, "no_streams")
         assert server.seen == []
+
+
+def test_pool_that_ends_before_it_is_ready_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its starter may end it; engines that do not start are no reason to try again."""
+    started: list[str] = []
+
+    class Pool(ServedPool):
+        def rejoin(self) -> ServedPool:
+            raise PoolError("has ended")
+
+        def status(self) -> PoolStatus:
+            if self.name == "ended":
+                raise PoolError("has ended")
+            return PoolStatus(self.name, "", "", self.name)
+
+        def wait_ready(self, timeout_s: float = 0.0) -> PoolStatus:
+            if self.name != "ready":
+                raise PoolError(self.name)
+            return self.status()
+
+    def start(config: ServingConfig) -> ServedPool:
+        started.append(names.pop(0))
+        return Pool("http://h/v1", "t", started[-1])
+
+    monkeypatch.setattr(gateway_module, "ensure_pool", start)
+    for names, error in ((["ended", "ready"], None), (["failed"], "failed"), (["ended"] * 3, "ended")):
+        target, names = PoolTarget(ServingConfig("m", "command", command=("sh", "{port}"))), list(names)
+        with pytest.raises(PoolError, match=error) if error else nullcontext():
+            target.wait_ready()
+        assert not names
 
 
 def test_missing_key_named_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:

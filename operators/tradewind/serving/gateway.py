@@ -111,6 +111,31 @@ class PoolTarget:
         self.pool = pool or ensure_pool(self._config)
         return Endpoint(self.pool.address.rstrip("/"), self.pool.token)
 
+    def wait_ready(self) -> str:
+        """Wait until an engine of the pool is ready; return the pool's name. One that ends meanwhile is started again.
+
+        Raises:
+            PoolError: Its engines do not start.
+        """
+        for is_last in (False, False, True):
+            self.resolve()
+            assert self.pool is not None
+            try:
+                return self.pool.wait_ready().name
+            except PoolError:
+                if is_last or not _has_ended(self.pool):
+                    raise
+        raise AssertionError
+
+
+def _has_ended(pool: ServedPool) -> bool:
+    """Whether its starter has ended it, or its time is over."""
+    try:
+        pool.status()
+    except PoolError:
+        return True
+    return False
+
 
 @dataclass(frozen=True)
 class Traffic:
@@ -358,7 +383,7 @@ class Gateway:
         self._blamed += 1
         try:
             async with self._send(endpoint, "GET", "models", b"") as response:
-                return response.status == 200
+                return bool(response.status == 200)
         except Exception:  # any failure of a connection
             return False
 

@@ -29,7 +29,7 @@ from tradewind.recipes.model_spec import versioned_value
 from tradewind.recipes.steps import naming_step
 from tradewind.serving.config import ServingConfig
 from tradewind.serving.gateway import FixedTarget, Gateway, PoolTarget, Target, error_message
-from tradewind.serving.pool import PoolError, ensure_pool
+from tradewind.serving.pool import PoolError
 from tradewind.serving.weights import check_model
 from tradewind.steps import ExecutorStep, this_output_path
 from tradewind.steps.fields import PATH, SOME_TEXT, TEXTS, FieldRule, check_fields, instance, integer, number, one_of
@@ -203,7 +203,7 @@ def generations(config: GenerateConfig) -> Dataset[Any]:
     files = set_files(config.prompts, "prompts")
     _check_column(files[0].path, config.prompt_field)
     if config.address is None:
-        ensure_pool(_pool_of(config)).wait_ready()
+        _pool_target(_pool_of(config).to_json()).wait_ready()
     columns = [*dict.fromkeys(("id", config.prompt_field, *COLUMNS[2:]))]
     answers = read_set(files, columns).map_shard(_Generating(config))
     return answers.write_parquet(part_pattern(config.output_path, ".parquet"), _schema())
