@@ -57,7 +57,8 @@ def test_tasks_measured_and_written(
 
 @pytest.mark.slow
 def test_impossible_tasks_refused_together(export: Path, tmp_path: Path, importable: None) -> None:
-    evals = [EvalTaskConfig(name) for name in ("long_questions", "of_the_hub", "broken", "colors")]
+    evals = [EvalTaskConfig(name) for name in ("long_questions", "of_the_hub", "broken", "words")]
+    evals.append(EvalTaskConfig("colors", 200))
     with pytest.raises(ValueError, match="evals has") as refused:
         evaluate(lm_eval_config("http://127.0.0.1:1/v1", export, tmp_path / "out", *evals))
     for part in (
@@ -66,9 +67,10 @@ def test_impossible_tasks_refused_together(export: Path, tmp_path: Path, importa
         "): 1, 3. Give fewer shots",
         "'of_the_hub', whose data is not on this host, and the evaluation may not use the network: give network=True",
         "'broken', which lm-eval cannot prepare: UndefinedError: 'there_is_none' is undefined",
+        "'colors', which lm-eval cannot prepare: the data has fewer documents than the shots of a prompt",
     ):
         assert part in str(refused.value)
-    assert "colors" not in str(refused.value)
+    assert "words" not in str(refused.value)
     assert not (tmp_path / "out" / "record.json").exists()
 
 

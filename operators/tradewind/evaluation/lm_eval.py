@@ -311,6 +311,13 @@ def _environment(config: EvaluationConfig) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in keys} | more
 
 
+def described(error: BaseException) -> str:
+    """Return an error of lm-eval's in one line."""
+    if "Sample larger than population" in str(error):  # of the library that draws
+        return "the data has fewer documents than the shots of a prompt: give fewer shots"
+    return single_line(f"{type(error).__name__}: {error}", 1000)
+
+
 def needs_network(error: BaseException) -> bool:
     """Whether a task cannot be loaded since its data is not on this host."""
     chain: list[BaseException] = []

@@ -30,16 +30,13 @@ from lm_eval.loggers import EvaluationTracker
 from lm_eval.models.openai_completions import LocalChatCompletion, LocalCompletionsAPI
 from lm_eval.tasks import TaskManager
 
+from tradewind.evaluation.lm_eval import described, needs_network
 from tradewind.records.parsing import replace_surrogates
 from tradewind.text import single_line
 
 _NO_ANSWER: Final = (float("-inf"), False)
 _FOREVER_S: Final = 10**8
 """The gateway waits for the server; a client that waits less would send a request twice."""
-_UNREACHABLE: Final = (
-    "OfflineModeIsEnabled", "DatasetNotFoundError", "LocalEntryNotFoundError", "ConnectionError", "ConnectTimeout",
-    "DataFilesNotFoundError", "MaxRetryError", "ConnectError",
-)  # fmt: skip
 _MAX_NAMED: Final = 5
 _MAX_FIRST_FAILED: Final = 20
 """Requests of a task, or one in ten if these are more, that may fail before the first that does not. The longest are
@@ -273,8 +270,7 @@ class _Session:
                 continue
             lost = isinstance(turn.error, _GaveUpError)
             traceback.print_exception(turn.error)
-            message = single_line(f"{type(turn.error).__name__}: {turn.error}", 1000)
-            self._events.send("failed", label=label, error=message, lost=lost)
+            self._events.send("failed", label=label, error=described(turn.error), lost=lost)
 
     def url(self, *, is_chat: bool) -> str:
         """Return the address that a client posts to."""
@@ -379,13 +375,8 @@ class _Session:
         return True
 
     def _described(self, error: BaseException) -> dict[str, str]:
-        chain, each = [], error
-        while each is not None and each not in chain:
-            chain.append(each)
-            each = each.__cause__ or each.__context__  # type: ignore[assignment]
-        missing = any(type(link).__name__ in _UNREACHABLE for link in chain)
-        about = {"error": single_line(f"{type(error).__name__}: {error}", 500)}
-        return {"kind": "network" if missing and not self._spec["network"] else "broken", **about}
+        kind = "network" if needs_network(error) and not self._spec["network"] else "broken"
+        return {"kind": kind, "error": described(error)}
 
     def _too_long(self, turn: _Turn, instances: Sequence[Instance]) -> tuple[list[str], int]:
         """Return the documents whose prompt and answer are longer than the context, and the longest of them."""
