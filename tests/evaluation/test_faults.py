@@ -14,6 +14,9 @@ import pytest
 
 from tests.evaluation.conftest import Engine, lm_eval_config
 from tests.support.waiting import until
+from tradewind.evaluation import run
+from tradewind.evaluation.config import ServedAddress
+from tradewind.evaluation.harnesses import harness_of
 from tradewind.evaluation.results import Status, read_record
 from tradewind.evaluation.run import evaluate
 from tradewind.evaluation.tasks import EvalTaskConfig
@@ -63,6 +66,16 @@ def _in_flight(engine: Engine) -> int:
     own = [json.loads(line) for line in engine.log.read_text().splitlines()]
     events = [each["event"] for each in own if engine.process is not None and each["pid"] == engine.process.pid]
     return events.count("begun") - events.count("answered")
+
+
+def test_stopped_evaluation_says_what_it_keeps(
+    export: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = lm_eval_config("http://127.0.0.1:1/v1", export, tmp_path / "out")
+    evaluation = run._Evaluation(config, harness_of(config.evaluator))
+    with pytest.raises(SystemExit), evaluation._gateway(ServedAddress("http://127.0.0.1:1/v1", "m"), "model", []):
+        sys.exit(1)
+    assert capsys.readouterr().out.startswith("Stopped. 0 answers of the model are kept")
 
 
 @pytest.mark.slow

@@ -146,6 +146,9 @@ class _Evaluation:
                 yield gateway
         except PoolError as error:
             raise EvaluationError(f"The {role} cannot be served: {error}") from None
+        except (KeyboardInterrupt, SystemExit):
+            _log(f"Stopped. {len(answers):,} answers of the {role} are kept, and the next attempt continues with them.")
+            raise
         finally:
             answers.close()
 
