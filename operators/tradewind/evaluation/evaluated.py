@@ -24,7 +24,7 @@ from tradewind.steps.fields import PATH, FieldRule
 MAX_LABELS: Final = 50
 """Bound for evaluations that are compared with each other: their scores by document are in memory together."""
 
-RECORDS_AT_ONCE: Final = 32
+_RECORDS_AT_ONCE: Final = 32
 """Records in memory together."""
 
 EVALUATIONS: Final = FieldRule(
@@ -160,19 +160,33 @@ def evaluations_below(prefix: str) -> tuple[dict[str, EvaluationRecord], list[st
     Raises:
         StoreUnavailableError: The store does not answer.
     """
-    from tradewind.records.discovery import find_outputs  # these load the file store
-    from tradewind.storage.files import read_contents
+    from tradewind.records.discovery import find_outputs  # the file store: not while a DAG file is parsed
 
-    files = [join(path, RECORD_FILE) for path in find_outputs(prefix)]
     records: dict[str, EvaluationRecord] = {}
     reasons: list[str] = []
-    for start in range(0, len(files), RECORDS_AT_ONCE):
-        for file, content in read_contents(files[start : start + RECORDS_AT_ONCE], MAX_RECORD_BYTES).items():
-            try:
-                records[parent(file)] = record_in(content)
-            except RecordFormatError as flaw:
-                reasons.append(f"{file} is no record of an evaluation, because {flaw}.")
+    for path, found in read_existing(list(find_outputs(prefix))):
+        if isinstance(found, EvaluationRecord):
+            records[path] = found
+        else:
+            reasons.append(f"{join(path, RECORD_FILE)} is no record of an evaluation, because {found}.")
     return records, reasons
+
+
+def read_existing(paths: Sequence[str]) -> Iterator[tuple[str, EvaluationRecord | RecordFormatError]]:
+    """Read the records of outputs that have one, a few at once; yield output and record, or why it is none.
+
+    Raises:
+        StoreUnavailableError: The store does not answer.
+    """
+    from tradewind.storage.files import read_contents  # the file store: not while a DAG file is parsed
+
+    files = [join(path, RECORD_FILE) for path in paths]
+    for start in range(0, len(files), _RECORDS_AT_ONCE):
+        for file, content in read_contents(files[start : start + _RECORDS_AT_ONCE], MAX_RECORD_BYTES).items():
+            try:
+                yield parent(file), record_in(content)
+            except RecordFormatError as flaw:
+                yield parent(file), flaw
 
 
 def _check_names(subject: Subject) -> None:

@@ -7,23 +7,20 @@ be none yet, it passes and says so.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from tradewind.datasets.files import join, parent, write_json
+from tradewind.datasets.files import join, write_json
 from tradewind.evaluation.compare import Comparison, Verdict, compare_scores
-from tradewind.evaluation.evaluated import RECORDS_AT_ONCE, Measured, Subject, read_subjects
-from tradewind.evaluation.results import MAX_RECORD_BYTES, RECORD_FILE, Score, read_record, record_in
+from tradewind.evaluation.evaluated import Measured, Subject, read_existing, read_subjects
+from tradewind.evaluation.results import EvaluationRecord, Score, read_record
 from tradewind.evaluation.statistics import NONE
 from tradewind.evaluation.summary import arrow, format_interval, format_number, status_text
 from tradewind.recipes.comparing.runs import missing_runs_error
-from tradewind.records.parsing import RecordFormatError
 from tradewind.steps.fields import FLAG, PATH, SOME_TEXT, check_fields, number
 from tradewind.steps.needs import needs
-from tradewind.storage.bounded_read import Content
 from tradewind.text import did_you_mean, format_columns, format_time, single_line
 
 CURRENT: Final = "the evaluation"
@@ -223,7 +220,7 @@ def earlier_evaluations(output_path: str, before: float) -> list[tuple[str, floa
         ValueError: The path ends in no hash, so its other versions are unknown, or there are too many.
         StoreUnavailableError: The store does not answer.
     """
-    from tradewind.storage.files import list_names, read_contents  # the file store: not while a DAG file is parsed
+    from tradewind.storage.files import list_names  # the file store: not while a DAG file is parsed
 
     folder, _, own = output_path.rstrip("/").rpartition("/")
     if (name := _VERSIONED.fullmatch(own)) is None:
@@ -231,25 +228,15 @@ def earlier_evaluations(output_path: str, before: float) -> list[tuple[str, floa
             f"previous=True: {output_path} is not NAME-HASH, so its other versions are not known: give no_worse_than."
         )
     others = [
-        join(folder, each, RECORD_FILE)
+        join(folder, each)
         for each in list_names(folder)
         if each != own and (found := _VERSIONED.fullmatch(each)) is not None and found[1] == name[1]
     ]
     if len(others) > MAX_VERSIONS:
         raise ValueError(f"previous=True: {name[1]} has more than {MAX_VERSIONS:,} versions: give no_worse_than.")
-    dated: list[tuple[str, float]] = []
-    for start in range(0, len(others), RECORDS_AT_ONCE):
-        contents = read_contents(others[start : start + RECORDS_AT_ONCE], MAX_RECORD_BYTES)
-        dated += [(parent(file), time) for file, each in contents.items() if (time := _start(each)) < before]
+    records = ((path, found) for path, found in read_existing(others) if isinstance(found, EvaluationRecord))
+    dated = [(path, record.started_at) for path, record in records if record.started_at < before]
     return sorted(dated, key=lambda each: (-each[1], each[0]))
-
-
-def _start(content: Content) -> float:
-    """Return when the evaluation of a record began; infinite if it is none."""
-    try:
-        return record_in(content).started_at
-    except RecordFormatError:
-        return math.inf
 
 
 def _table(task: str, score: Score, checks: Sequence[Check]) -> list[list[str]]:
