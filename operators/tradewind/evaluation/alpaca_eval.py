@@ -180,16 +180,7 @@ def _judge(
     if checked.gamed is not None:
         (home / GAMED_FILE).write_text(checked.gamed)
     spec = {
-        "pairs": [
-            {
-                "document": str(instruction.position),
-                "position": instruction.position,
-                "instruction": instruction.text,
-                "output_1": instruction.reference,
-                "output_2": reply.text,
-            }
-            for instruction, reply in answered
-        ],
+        "pairs": [_pair(*each) for each in answered],
         "address": run.judge_address,
         "model": run.judge_model,
         "annotators": str(folder),
@@ -205,6 +196,16 @@ def _judge(
     if code != 0:
         raise ValueError(f"AlpacaEval {exit_of(code)}:\n{causes(log)}")
     return read_judged(judged)
+
+
+def _pair(instruction: Instruction, reply: Reply) -> dict[str, Any]:
+    return {
+        "document": str(instruction.position),
+        "position": instruction.position,
+        "instruction": instruction.text,
+        "output_1": instruction.reference,
+        "output_2": reply.text,
+    }
 
 
 def _check_judge(judged: Mapping[str, Judgement]) -> None:
