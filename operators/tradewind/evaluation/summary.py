@@ -11,7 +11,7 @@ from tradewind.text import as_markdown, format_columns, format_duration, format_
 
 SCORE_COLUMNS: Final = ("score", "95 % interval", "documents", "status")
 _GROUP: Final = "A group's score is that of all documents of its tasks together, not a mean of their scores."
-_INTERVALS: Final = "The interval holds what is missing at its worst and at its best."
+_INTERVALS: Final = "Documents without a score count in the interval at their worst and at their best."
 
 
 def score_cells(task: TaskRecord, score: Score | None) -> list[str]:
