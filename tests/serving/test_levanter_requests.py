@@ -99,7 +99,7 @@ def test_chat_needs_a_template_that_takes_its_messages(tokenizers: tuple[Any, An
     assert asked.max_tokens == 64 - len(asked.prompts[0].tokens), "by default, to the end of the context"
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[1]", b'"a"', b"\xff", b"[" * 100_000])
+@pytest.mark.parametrize("data", [b"", b"{", b"[1]", b'"a"', b"\xff", b"[" * 100_000, b'{"prompt": "\\ud800"}'])
 def test_body_that_is_no_object_is_refused(data: bytes) -> None:
     with pytest.raises(RequestError, match="The body of the request is no JSON"):
         read_body(data)

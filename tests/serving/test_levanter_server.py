@@ -264,6 +264,15 @@ def test_bad_request_is_refused_in_the_form_of_openai(
     assert re.search(message, str(error)), error
 
 
+def test_health_is_told_while_a_long_prompt_is_read(api: Api) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        long = threads.submit(api.post, "completions", prompt="the cat " * 250_000)
+        answered = 0
+        while not long.done():
+            answered += requests.get(f"{api.url}/health", timeout=300).ok
+    assert long.result().status_code == 400 and answered > 50
+
+
 def test_models_and_health_say_what_is_served(api: Api) -> None:
     [model] = requests.get(f"{api.url}/v1/models", timeout=60).json()["data"]
     assert (model["id"], model["max_model_len"]) == ("tiny", CONTEXT)

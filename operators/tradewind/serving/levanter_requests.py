@@ -86,6 +86,8 @@ def read_body(data: bytes) -> Mapping[str, Any]:
     """Return the JSON object of a request."""
     try:
         body = json.loads(data)
+        if b"\\u" in data:
+            json.dumps(body, ensure_ascii=False).encode()  # refuses halves of characters
     except (ValueError, RecursionError) as error:
         raise RequestError(f"The body of the request is no JSON: {single_line(error)}") from None
     if not isinstance(body, dict):

@@ -119,7 +119,8 @@ def make_app(answers: Answers, tokenizer: Any, limits: Limits) -> web.Applicatio
         stream: Callable[[Asked], AsyncIterator[dict[str, Any]]],
     ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def answer(request: web.Request) -> web.StreamResponse:
-            asked = read(read_body(await request.read()), tokenizer, limits)
+            body = await request.read()
+            asked = await asyncio.to_thread(lambda: read(read_body(body), tokenizer, limits))  # may take minutes
             if asked.stream:
                 return await _send_stream(request, stream(asked))
             return web.json_response(await whole(asked))
