@@ -1,22 +1,25 @@
 """The head of a pool: a named detached actor with the HTTP server, which starts, watches and replaces the workers.
 
-Ray restarts it if it is killed. Then it takes its port, tokens and deadline from Ray's key-value store, and continues
-with the live workers, which are named actors, too. It ends itself, and all of them, at the deadline, when the pool is
-idle, or when a user asks for that.
+Ray restarts it if it is killed; if it is frozen, the kernel kills it (``KernelTimer``). Then it takes its port, tokens
+and deadline from Ray's key-value store, and continues with the live workers, which are named actors, too. It ends
+itself, and all of them, at the deadline, when the pool is idle, or when a user asks for that.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import threading
 import time
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import ray
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 
+from tradewind.machine import boot_time
+from tradewind.runtime.driver.process_guard import KernelTimer
 from tradewind.runtime.pods.nodes import NodeWatch
 from tradewind.serving.balancer import Balancer, Engine, Scaler
 from tradewind.serving.config import PoolLimits, ServingConfig
@@ -33,6 +36,8 @@ _MAX_PAUSE_S: Final = 30.0
 _DRAIN_MARGIN_S: Final = 5.0
 """Before a node goes, the requests of its engine are sent to others."""
 _END_S: Final = 10.0
+_FROZEN_S: Final = 30.0
+_ALIVE_S: Final = 1.0
 _CONCURRENCY: Final = 32
 
 
@@ -99,6 +104,7 @@ class PoolHead:
         self._memory = self._remember(ends_at)
         self._find_workers()
         threading.Thread(target=self._control, daemon=True, name="control").start()
+        threading.Thread(target=_extend_life, daemon=True, name="extend-life").start()
 
     # ---- for users
 
@@ -140,6 +146,7 @@ class PoolHead:
             self._start_failures,
             self._last_error,
             self._memory.ends_at,
+            self._config.model,
         )
 
     def stop(self) -> None:
@@ -302,8 +309,11 @@ class PoolHead:
         """Let engines on nodes that go finish what they have; others get what is left."""
         nodes = {worker.report.node_id for worker in self._workers.values() if worker.report is not None}
         going, dead = self._nodes.draining(nodes), self._nodes.dead(nodes)
-        for worker in [each for each in self._workers.values() if each.report is not None]:
-            assert worker.report is not None
+        for worker in list(self._workers.values()):
+            if worker.report is None:
+                if worker.drain_by is not None:
+                    self._remove(worker, f"Worker {worker.name} waits for resources that it does not need any more.")
+                continue
             node = worker.report.node_id
             if node in dead:
                 self._remove(worker, f"Worker {worker.name} was lost with its node {worker.report.node}.")
@@ -368,6 +378,14 @@ class PoolHead:
             _kill(worker.actor)
         _internal_kv_del(self._key, namespace=NAMESPACE.encode())
         ray.kill(ray.get_runtime_context().current_actor)
+
+
+def _extend_life() -> NoReturn:
+    """Let the kernel kill this process once it is frozen: ``ray.kill`` does not always end a frozen one."""
+    timer = KernelTimer(signal.SIGKILL)
+    while True:
+        timer.set(boot_time() + _FROZEN_S)
+        time.sleep(_ALIVE_S)
 
 
 def _how_useful(worker: _Worker) -> tuple[bool, float]:

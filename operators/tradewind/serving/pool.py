@@ -22,7 +22,6 @@ NAMESPACE: Final = "tradewind.serving"
 _READY_TIMEOUT_S: Final = 3600.0
 HEAD_RESTART_S: Final = 120.0
 """How long a head may take to answer: it may have been killed, and Ray restarts it."""
-_FROZEN_S: Final = 30.0
 _LIST_S: Final = 10.0
 _STOP_S: Final = 30.0
 _POLL_S: Final = 0.5
@@ -74,6 +73,7 @@ class PoolStatus:
         start_failures: Engines that did not start, one after another.
         last_error: The last reason of these, with the end of the engine's log, without secrets.
         ends_at: When its timeout is, in epoch seconds.
+        path: Of the model.
     """
 
     name: str
@@ -90,6 +90,7 @@ class PoolStatus:
     start_failures: int = 0
     last_error: str = ""
     ends_at: float = 0.0
+    path: str = ""
 
     def __str__(self) -> str:
         engines = (f"{each.name} is {each.state}{f' ({each.detail})' if each.detail else ''}" for each in self.engines)
@@ -163,26 +164,26 @@ class ServedPool:
         stop_pool(self.name)
 
     def _call(self, method: str, *arguments: Any, limit_s: float = HEAD_RESTART_S, **options: Any) -> PoolStatus:
-        """Call the head; wait while Ray restarts it. A head that is frozen is killed, so that Ray does.
+        """Call the head; wait while Ray restarts it.
 
         Raises:
             PoolError: The pool has ended, or does not answer.
         """
         import ray
 
-        deadline, head = time.monotonic() + limit_s, None
+        deadline = time.monotonic() + limit_s
         while True:
             try:
                 head = ray.get_actor(self.name, namespace=NAMESPACE)
                 asked = getattr(head, method).remote(*arguments, **options)
-                answer: PoolStatus = ray.get(asked, timeout=min(limit_s, _FROZEN_S))
+                answer: PoolStatus = ray.get(asked, timeout=limit_s)
             except (ray.exceptions.ActorUnavailableError, ray.exceptions.GetTimeoutError) as error:
                 if time.monotonic() > deadline:
                     raise PoolError(f"Pool {self.name} does not answer: {single_line(error)}") from None
-                if isinstance(error, ray.exceptions.GetTimeoutError) and head is not None:
-                    ray.kill(head, no_restart=False)
                 time.sleep(_POLL_S)
-            except (ValueError, ray.exceptions.RayError) as error:
+            except (ValueError, ray.exceptions.ActorDiedError):
+                raise PoolError(f"Pool {self.name} has ended.") from None
+            except ray.exceptions.RayError as error:
                 raise PoolError(f"Pool {self.name} has ended: {single_line(error)}") from None
             else:
                 return answer
@@ -200,10 +201,12 @@ def ensure_pool(config: ServingConfig, *, limits: PoolLimits | None = None) -> S
     Raises:
         PoolError: The cluster could never run it, or the model or engine is wrong.
     """
+    from tradewind.serving.placement import why_infeasible
+
     connect()
-    name = pool_name(config)
-    if name not in _heads():
-        _check(config)
+    config, name = resolved(config)
+    if name not in _heads() and (why := why_infeasible(config.resources)):
+        raise PoolError(f"No engine can ever start here: {why}. Change the resources of the served model.")
     from tradewind.serving.head import start_head
 
     pool = ServedPool("", secrets.token_hex(), name)
@@ -216,6 +219,28 @@ def ensure_pool(config: ServingConfig, *, limits: PoolLimits | None = None) -> S
             if time.monotonic() > deadline:
                 raise
             time.sleep(_POLL_S)
+
+
+def resolved(config: ServingConfig) -> tuple[ServingConfig, str]:
+    """Return the config with the export that its model is now, and the name of the pool that serves that.
+
+    A training that continues, or is made anew at its path, so gets another pool, with its new weights.
+
+    Raises:
+        PoolError: The model or engine is wrong.
+    """
+    from tradewind.serving.engines import check_engine, needs_model
+    from tradewind.serving.weights import present_model
+
+    try:
+        check_engine(config)
+        if not needs_model(config):
+            return config, pool_name(config)
+        model, state = present_model(config.model)
+    except ValueError as error:
+        raise PoolError(f"The model cannot be served: {error}") from None
+    present = replace(config, model=model, served_name=config.name_in_api)
+    return present, pool_name(present, state)
 
 
 def find_pools() -> list[PoolStatus]:
@@ -242,7 +267,7 @@ def stop_pool(name: str) -> bool:
     with suppress(ValueError, ray.exceptions.RayError):
         ray.get_actor(name, namespace=NAMESPACE).stop.remote()
     while _actors_of(name):
-        if time.monotonic() > deadline:  # a head that is frozen
+        if time.monotonic() > deadline:  # the head was frozen, and its next life knows of no end
             for actor in _actors_of(name):
                 with suppress(ValueError, ray.exceptions.RayError):
                     ray.kill(ray.get_actor(actor, namespace=NAMESPACE))
@@ -264,22 +289,6 @@ def connect() -> None:
         ray.init(address="auto", log_to_driver=False, logging_level=logging.WARNING)
     except ConnectionError as error:
         raise PoolError(f"There is no Ray cluster here, which a pool needs: {single_line(error)}") from None
-
-
-def _check(config: ServingConfig) -> None:
-    """Refuse a pool that could never serve, before Ray waits for it in silence."""
-    from tradewind.serving.engines import check_engine, needs_model
-    from tradewind.serving.placement import why_infeasible
-    from tradewind.serving.weights import stored_export
-
-    try:
-        check_engine(config)
-        if needs_model(config) and not config.is_from_hub:
-            stored_export(config.model)
-    except ValueError as error:
-        raise PoolError(f"The model cannot be served: {error}") from None
-    if why := why_infeasible(config.resources):
-        raise PoolError(f"No engine can ever start here: {why}. Change the resources of the served model.")
 
 
 def _head_node() -> str:
