@@ -29,6 +29,7 @@ POOL: dict[str, Any] = {
     "queued": 3,
     "served": 12,
     "ends_at": 3600.0,
+    "path": "gs://b/small/hf",
 }
 
 
@@ -111,7 +112,8 @@ def test_cluster_of_another_user_serves_nothing() -> None:
 
 def test_list_shows_pools_with_what_they_do() -> None:
     [_, row] = pool_table([POOL], now=0.0)
-    assert " ".join(row.split()) == "pool-0123456789ab small ready 1 of 2 3 12 60 min http://10.0.0.2:8001/v1"
+    shown = "pool-0123456789ab small ready 1 of 2 3 12 60 min http://10.0.0.2:8001/v1 gs://b/small/hf"
+    assert " ".join(row.split()) == shown
     assert " 0 s " in pool_table([POOL], now=7200.0)[1]
 
 

@@ -23,6 +23,7 @@ from tests.support.waiting import until
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.serving import weights
 from tradewind.serving.config import ServingConfig
+from tradewind.serving.pool import resolved
 from tradewind.serving.weights import check_model, local_model
 
 __all__ = ["gcs", "gcs_server", "hub"]
@@ -296,3 +297,23 @@ def test_checkpoint_is_converted_once_with_files_of_an_export(export: Path, tmp_
     with pytest.raises(ValueError, match="the checkpoint cannot be converted: "):
         local_model(served(str(checkpoint)))
     assert [path.name for path in folder.parent.iterdir() if path.is_dir()] == [folder.name]
+
+
+def test_pool_serves_the_export_that_its_path_means_now(tmp_path: Path) -> None:
+    training = tmp_path / "small-1a"
+    older = tiny_export(training / "hf" / "step-10")
+
+    def found(path: Path) -> tuple[str, str, str]:
+        config, name = resolved(ServingConfig(str(path)))
+        assert resolved(config) == (config, name)
+        return config.model, config.name_in_api, name
+
+    first = found(training)
+    assert first == found(training / "hf") and first[:2] == (str(older), "small-1a")
+    newest = tiny_export(training / "hf")
+    second = found(training)
+    assert second == found(training / "hf") and second[:2] == (str(newest), "small-1a")
+    (newest / "model.safetensors").write_bytes((newest / "model.safetensors").read_bytes())
+    third = found(training)
+    assert third[:2] == second[:2] and len({each[2] for each in (first, second, third)}) == 3
+    assert found(older)[:2] == (str(older), "step-10")

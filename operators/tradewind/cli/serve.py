@@ -45,7 +45,7 @@ from tradewind.serialization.job_start import JobStart, start_env
 from tradewind.serialization.references import CodeFolder
 from tradewind.serialization.shipping import CALL_ENTRYPOINT, call_runtime_env, decode_result, result_marker
 from tradewind.serving import start_pool, weights
-from tradewind.serving.config import ServingConfig, pool_name
+from tradewind.serving.config import ServingConfig
 from tradewind.steps.paths import HUB_PREFIX
 from tradewind.steps.resources import Cpu, Gpu, TpuSlice
 from tradewind.storage import Roots, StorageError
@@ -56,7 +56,7 @@ _MAX_LOST_POLLS: Final = 6
 """Polls without an answer before the cluster is asked whether the pool exists."""
 _REQUEST_TIMEOUT_S: Final = 10.0
 _LOST: Final = (OSError, http.client.HTTPException)
-_HEADER: Final = ("POOL", "MODEL", "STATE", "ENGINES", "QUEUED", "SERVED", "ENDS IN", "ADDRESS")
+_HEADER: Final = ("POOL", "MODEL", "STATE", "ENGINES", "QUEUED", "SERVED", "ENDS IN", "ADDRESS", "PATH")
 _POOL: Final = re.compile(r"pool-[0-9a-f]{12}")
 
 
@@ -255,31 +255,30 @@ class Serving:
 
     def __init__(self, arguments: argparse.Namespace, cluster: RayCluster, calls: ClusterCalls) -> None:
         self._config = serving_config(arguments)
-        self._name = pool_name(self._config)
         self._named = arguments.named
         self._keep = arguments.keep
         self._port = arguments.port
         self._cluster = cluster
         self._calls = calls
         self._token = secrets.token_urlsafe(32)
+        self._digest = hashlib.sha256(self._token.encode()).hexdigest()
         self._was_there = self._has_ended = self._is_outage = False
         self._pool: dict[str, Any] = {}
 
     def begin(self) -> None:
         """Start the pool, or use the one that is there; end it if the user interrupts this. Raises as ``start``."""
-        say(f"Pool {self._name} is to serve {self._config.name_in_api}. {cluster_label(self._cluster)} starts it.")
+        say(f"{cluster_label(self._cluster)} is to serve {self._config.name_in_api}.")
         try:
-            self._was_there = not self._join()["started"]
+            self._pool = self._calls.call(start_pool.start, self._config.to_json(), self._digest)
         except Interrupted:
             if self._calls.was_any_submitted:
-                self._stop(only_unused=True)
+                self._stop_unused()
             raise
+        self._was_there = not self._pool["started"]
 
-    def _join(self) -> dict[str, Any]:
-        """Give the pool the digest of the token, and return its state."""
-        digest = hashlib.sha256(self._token.encode()).hexdigest()
-        self._pool = self._calls.call(start_pool.start, self._config.to_json(), digest)
-        return self._pool
+    @property
+    def _name(self) -> str:
+        return str(self._pool["name"])
 
     def follow(self) -> NoReturn:
         """Print how to use the pool, and poll it until an exception ends this; outages do not. Raises as ``start``."""
@@ -309,10 +308,17 @@ class Serving:
         else:
             self._stop()
 
-    def _stop(self, *, only_unused: bool = False) -> None:
+    def _stop_unused(self) -> None:
+        say("Ending the pool.")
+        try:
+            self._calls.call(start_pool.end_unused, self._config.to_json())
+        except (CommandError, RayJobsError):
+            say("The pool may continue to its time limits. 'tradewind serve list' shows it.")
+
+    def _stop(self) -> None:
         say(f"Ending pool {self._name}.")
         try:
-            self._calls.call(start_pool.stop, [self._name], only_unused=only_unused)
+            self._calls.call(start_pool.stop, [self._name])
         except (CommandError, RayJobsError, Interrupted) as error:
             say(f"Pool {self._name} may continue to its time limits. To end it: {self._stop_words()}")
             if isinstance(error, Interrupted):
@@ -398,7 +404,7 @@ class Serving:
         try:
             is_there = any(pool["name"] == self._name for pool in self._calls.call(start_pool.pools))
             if is_there:
-                self._join()
+                self._pool = self._calls.call(start_pool.admit, self._name, self._digest)
         except (CommandError, RayJobsError) as error:
             self._tell_outage(error)
             return
@@ -431,7 +437,7 @@ def _row(pool: Mapping[str, Any], now: float) -> tuple[str, ...]:
     ready = sum(engine["state"] == "ready" for engine in engines)
     left = format_duration(max(0.0, pool["ends_at"] - now))
     counts = f"{ready} of {len(engines)}", str(pool["queued"]), str(pool["served"])
-    return pool["name"], pool["model"], pool["state"], *counts, left, pool["address"]
+    return pool["name"], pool["model"], pool["state"], *counts, left, pool["address"], pool["path"]
 
 
 def stop(arguments: argparse.Namespace, cluster: RayCluster, interrupts: Interrupts) -> int:

@@ -7,14 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tradewind.datasets.files import basename, exists, join, states_below, store_fingerprint
+from tradewind.datasets.files import exists, join, states_below
 from tradewind.datasets.tokenizer_files import TOKENIZER_GLOBS, local_tokenizer
 from tradewind.evaluation.config import EvaluationConfig
 from tradewind.recipes.lm.stored_models import first_line_of
 from tradewind.serving.config import ServingConfig
-from tradewind.serving.weights import CHECKPOINT, check_model, export_beside, export_or_none, stored_export
+from tradewind.serving.weights import (
+    CHECKPOINT,
+    check_model,
+    export_beside,
+    export_or_none,
+    present_model,
+    stored_export,
+)
 from tradewind.steps.paths import HUB_PREFIX
-from tradewind.storage import file_system_at
 from tradewind.storage.bounded_read import LARGE
 from tradewind.storage.files import read_contents
 from tradewind.text import truncated_repr
@@ -81,21 +87,7 @@ def _stored_at(config: EvaluationConfig) -> tuple[str, str, Sequence[Any]]:
 
 def model_state(path: str) -> Sequence[Any]:
     """Return what differs between this model and another that takes its place; raises ``ValueError`` without one."""
-    if path.startswith(HUB_PREFIX):
-        return [path]
-    return _state(path if exists(join(path, CHECKPOINT)) else stored_export(path))
-
-
-def _state(folder: str) -> list[list[Any]]:
-    fs, root = file_system_at(folder)
-    fs.invalidate_cache()
-    entries = fs.ls(root, detail=True)
-    files = ([basename(each["name"]), each["size"], store_fingerprint(each)] for each in entries if _is_file(each))
-    return sorted(files)
-
-
-def _is_file(entry: Mapping[str, Any]) -> bool:
-    return bool(entry["type"] == "file")
+    return present_model(path)[1]
 
 
 def from_hub(source: str, field: str, patterns: Sequence[str]) -> str:

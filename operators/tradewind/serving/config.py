@@ -7,7 +7,7 @@ import hashlib
 import json
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -201,13 +201,13 @@ class PoolLimits:
     spare_s: float = 120.0
 
 
-def pool_name(config: ServingConfig) -> str:
+def pool_name(config: ServingConfig, state: Sequence[Any] = ()) -> str:
     """Return the name of the pool that serves this config: equal for all users who could share its engines.
 
-    Replicas, limits and timeouts do not count: the first user of a pool sets them.
+    Replicas, limits and timeouts do not count: the first user of a pool sets them. The state of the model's files does.
     """
     fields = json.loads(config.to_json())
-    shared = {name: fields[name] for name in _SHARED}
+    shared = {name: fields[name] for name in _SHARED} | {"state": list(state)}
     digest = hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()
     return f"pool-{digest[:_HASH_CHARS]}"
 

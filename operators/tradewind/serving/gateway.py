@@ -23,7 +23,7 @@ from tradewind.datasets.http_reader import MAX_RETRY_AFTER_S, retry_after_s
 from tradewind.serving.answer_form import flaw_of
 from tradewind.serving.answers import Answers, RequestKey
 from tradewind.serving.config import ServingConfig
-from tradewind.serving.pool import PoolError, ServedPool, ensure_pool
+from tradewind.serving.pool import PoolError, ServedPool, ensure_pool, resolved
 from tradewind.text import format_duration, single_line
 
 if TYPE_CHECKING:
@@ -108,6 +108,8 @@ class PoolTarget:
             pool = None if self.pool is None else self.pool.rejoin()
         except PoolError:  # it has ended
             pool = None
+        if self.pool is None:  # from now on it is this export, whatever the training writes
+            self._config, _ = resolved(self._config)
         self.pool = pool or ensure_pool(self._config)
         return Endpoint(self.pool.address.rstrip("/"), self.pool.token)
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from tradewind.serving.config import ServingConfig, pool_name
-from tradewind.serving.pool import PoolError, ServedPool, connect, ensure_pool, find_pools, stop_pool
+from tradewind.serving.config import ServingConfig
+from tradewind.serving.pool import PoolError, ServedPool, connect, ensure_pool, find_pools, resolved, stop_pool
 
 
 def start(config: str, token_sha256: str | None = None) -> dict[str, Any]:
@@ -28,8 +28,7 @@ def start(config: str, token_sha256: str | None = None) -> dict[str, Any]:
     Returns:
         The fields of ``PoolStatus``, and whether this call has ``started`` the pool.
     """
-    wanted = ServingConfig.from_json(config)
-    name = pool_name(wanted)
+    wanted, name = _resolved(config)
     was_there = any(pool.name == name and pool.state != "ending" for pool in find_pools())
     try:
         pool = ensure_pool(wanted)
@@ -46,6 +45,29 @@ def start(config: str, token_sha256: str | None = None) -> dict[str, Any]:
     except PoolError as error:
         sys.exit(f"PoolError: {error}")
     return {**asdict(status), "started": not was_there}
+
+
+def admit(name: str, token_sha256: str) -> dict[str, Any]:
+    """Let requests with another token into the pool of this name; return the fields of ``PoolStatus``."""
+    connect()
+    pool = ServedPool("", "", name)
+    try:
+        pool.admit(token_sha256)
+        return asdict(pool.status())
+    except PoolError as error:
+        sys.exit(f"PoolError: {error}")
+
+
+def end_unused(config: str) -> None:
+    """End the pool of a config unless a request is in it."""
+    stop([_resolved(config)[1]], only_unused=True)
+
+
+def _resolved(config: str) -> tuple[ServingConfig, str]:
+    try:
+        return resolved(ServingConfig.from_json(config))
+    except PoolError as error:
+        sys.exit(f"PoolError: {error}")
 
 
 def join_pool(name: str) -> ServedPool:

@@ -18,14 +18,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tradewind.datasets.downloads import LIST_FILE, PROVENANCE_FILE, Copies, Reader, read_store
-from tradewind.datasets.files import basename, exists, is_remote, join, parent, state_of, write_json
+from tradewind.datasets.files import basename, exists, is_remote, join, parent, state_of, store_fingerprint, write_json
 from tradewind.datasets.hub import Hub, HubAccess, check_repo_id
 from tradewind.datasets.source_files import DownloadError, SourceFile
 from tradewind.plans.prefixes import cluster_prefix
@@ -93,6 +93,22 @@ def check_model(model: str) -> None:
     """
     if model.startswith(HUB_PREFIX):
         _parsed(model)
+
+
+def present_model(model: str) -> tuple[str, Sequence[Any]]:
+    """Return the export or checkpoint that a path means now, and what tells it from another that takes its place.
+
+    Raises:
+        ValueError: There is none that is complete.
+    """
+    if model.startswith(HUB_PREFIX):
+        return model, [model]
+    path = (model if is_remote(model) else str(file_system_at(model)[1])).rstrip("/")
+    found = path if exists(join(path, CHECKPOINT)) else stored_export(path)
+    fs, root = file_system_at(found)
+    fs.invalidate_cache()
+    files: list[Mapping[str, Any]] = [entry for entry in fs.ls(root, detail=True) if entry["type"] == "file"]
+    return found, sorted([basename(file["name"]), file["size"], store_fingerprint(file)] for file in files)
 
 
 def stored_export(path: str) -> str:
