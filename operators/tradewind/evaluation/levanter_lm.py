@@ -10,7 +10,7 @@ import logging
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -126,7 +126,8 @@ class TaskMeasurer:
             return self._measure(task, folder)
 
     def _measure(self, task: EvalTaskConfig, folder: Path) -> str | None:
-        loaded_tasks = self.manager.load([task.name])
+        with chdir(self.manager.include_path or "."):  # tasks name files beside them
+            loaded_tasks = self.manager.load([task.name])
         for name, each in loaded_tasks["tasks"].items():
             if each.OUTPUT_TYPE not in SCORED:
                 raise UnmeasuredTaskError(
