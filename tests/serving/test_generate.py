@@ -229,7 +229,6 @@ def test_half_of_a_character_is_no_answer(engine: Engine, tmp_path: Path) -> Non
         ({"address": "10.0.0.2:8000"}, "give a base URL such as http://10.0.0.2:8000/v1"),
         ({"address": "http://user:pass@host/v1"}, "give a base URL"),
         ({"prompt_field": ""}, "prompt_field=''"),
-        ({"serving": ServingConfig("a", engine_options={"max_len": 9})}, "max_len"),
         ({"model": "hub:org/tiny@main"}, "hub:org/tiny@main"),
     ],
     ids=lambda value: "".join(value) if isinstance(value, dict) else "",
