@@ -75,7 +75,7 @@ class Subject:
     def measured(self) -> Iterator[Measured]:
         """Yield all tasks, and then all groups."""
         for path, record in self.records.items():
-            for name, task in (*record.tasks.items(), *record.groups.items()):
+            for name, task in record.entries():
                 yield Measured(path, record, name, task)
 
     def find(self, name: str) -> Measured | None:

@@ -30,7 +30,7 @@ MAX_TEXT_CHARS: Final = 100_000
 
 def write_every_eval_ever(folder: str, record: EvaluationRecord, results: Sequence[TaskResult]) -> None:
     """Write both files below ``folder``; none if no score has a number."""
-    scores = [(name, task, score) for name, task in _entries(record) for score in task.scores if _is_known(score)]
+    scores = [(name, task, score) for name, task in record.entries() for score in task.scores if _is_known(score)]
     if not scores:
         return
     own = {(name, score.metric) for name, _, score in scores}
@@ -56,11 +56,6 @@ def write_every_eval_ever(folder: str, record: EvaluationRecord, results: Sequen
     }
     aggregate = _aggregate(record, model, scores) | ({"detailed_evaluation_results": detailed} if total else {})
     write_json(join(folder, f"{place}/{name}.json"), aggregate)
-
-
-def _entries(record: EvaluationRecord) -> Iterator[tuple[str, TaskRecord]]:
-    yield from record.tasks.items()
-    yield from record.groups.items()
 
 
 def _is_known(score: Score) -> bool:

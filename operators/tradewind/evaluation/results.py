@@ -260,6 +260,10 @@ class EvaluationRecord:
         """Whether a later version of Tradewind wrote the record."""
         return self.schema != SCHEMA
 
+    def entries(self) -> list[tuple[str, TaskRecord]]:
+        """Return all tasks, and then all groups, with their names."""
+        return [*self.tasks.items(), *self.groups.items()]
+
     def task(self, name: str) -> TaskRecord | None:
         """Return the task or group of that name."""
         return self.tasks.get(name) or self.groups.get(name)

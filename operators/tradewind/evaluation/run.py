@@ -66,10 +66,7 @@ def result_of(record: EvaluationRecord) -> dict[str, Any]:
     if failed:
         about = f"{len(failed)} of {len(record.tasks)} tasks failed: {'; '.join(failed)}"
         raise EvaluationError(single_line(about, _MAX_ERROR_CHARS))
-    scores = {
-        name: {score.metric: score.value for score in task.scores}
-        for name, task in (*record.tasks.items(), *record.groups.items())
-    }
+    scores = {name: {score.metric: score.value for score in task.scores} for name, task in record.entries()}
     return {"status": str(record.status), "model": record.model.name, "scores": scores}
 
 

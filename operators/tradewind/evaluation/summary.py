@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 from tradewind.evaluation.results import EvaluationRecord, Score, Status, TaskRecord
@@ -49,7 +49,7 @@ def format_shots(task: TaskRecord) -> str:
 def summary_rows(record: EvaluationRecord) -> list[list[str]]:
     """Return the table of the scores of an evaluation, head first, groups last."""
     rows = [["task", "version", "shots", "metric", *SCORE_COLUMNS]]
-    for name, task in (*record.tasks.items(), *record.groups.items()):
+    for name, task in record.entries():
         label = f"{single_line(name)} ({len(task.members)} tasks)" if task.members else single_line(name)
         for score in task.scores or (None,):
             metric = "" if score is None else f"{single_line(score.metric)}{arrow(score.higher_is_better)}"
@@ -64,8 +64,7 @@ def summary_text(record: EvaluationRecord) -> str:
 
 def _missing(record: EvaluationRecord) -> list[str]:
     """Return why documents, tasks and groups have no score."""
-    named = (*record.tasks.items(), *record.groups.items())
-    return [f"{single_line(name)}: {task.error}" for name, task in named if task.error]
+    return [f"{single_line(name)}: {task.error}" for name, task in record.entries() if task.error]
 
 
 def arrow(higher_is_better: bool | None) -> str:
@@ -89,7 +88,8 @@ def _facts(record: EvaluationRecord) -> Iterator[str]:
     version = f", version {model.version}" if model.version else ""
     yield f"- Status: {record.status.replace('_', ' ')}{f': {markdown_text(record.error)}' if record.error else ''}"
     yield f"- Model: {markdown_text(f'{model.path}{version}')}"
-    yield f"- Served by: {markdown_text(', '.join(_texts(_served(serving.engine, serving.version), serving.hardware)))}"
+    served = [" ".join(filter(None, (serving.engine, serving.version))), *filter(None, [serving.hardware])]
+    yield f"- Served by: {markdown_text(', '.join(served))}"
     if record.harness_version:
         yield f"- Harness: {markdown_text(f'{record.evaluation} {record.harness_version}')}"
     if record.commit:
@@ -98,11 +98,3 @@ def _facts(record: EvaluationRecord) -> Iterator[str]:
     yield f"- From {format_time(record.started_at)}, {format_duration(record.ended_at - record.started_at)}{pause}"
     speed = f", {record.tokens_per_second:,.0f} tokens/s" if record.tokens_per_second is not None else ""
     yield f"- {record.requests:,} requests, {record.cached:,} of them answered by an earlier attempt{speed}"
-
-
-def _served(engine: str, version: str | None) -> str:
-    return f"{engine} {version}" if version else engine
-
-
-def _texts(*texts: str | None) -> Sequence[str]:
-    return [text for text in texts if text]

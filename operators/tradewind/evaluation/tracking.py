@@ -56,7 +56,7 @@ def _wandb_options(config: EvaluationConfig) -> WandbOptions | None:
 def tracked_scores(record: EvaluationRecord) -> dict[str, float]:
     """Return ``eval/TASK/METRIC`` → number, and the ends of its interval as ``…/low`` and ``…/high``."""
     found: dict[str, float] = {}
-    for name, task in (*record.tasks.items(), *record.groups.items()):
+    for name, task in record.entries():
         for score in task.scores:
             place = f"{_PREFIX}/{name}/{score.metric}"
             ends = {place: score.value, f"{place}/low": score.low, f"{place}/high": score.high}
