@@ -151,6 +151,8 @@ def _failure(status: int, text: str) -> str | None:
         code, message = None, text[:200]
     if code == "gave_up":
         raise _GaveUpError(message)
+    if code == "refused":  # by the gateway
+        return message
     return f"HTTP {status}: {message}"
 
 
