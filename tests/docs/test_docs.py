@@ -60,7 +60,7 @@ SAID = {
     "mixture": ">plan plan>mixture_train\n",
     "measured": "measured_new+measured_old>measured_comparison",
     "choices": ">plan plan>choices_nightly\n",
-    "chat_models": ">plan plan>evaluation_alpaca_eval_chat plan>evaluation_helm_chat\n",
+    "chat_models": ">plan plan>evaluation_helm_chat plan>evaluation_alpaca_eval_chat\n",
     "measure": ">plan plan>evaluation_lm_evaluation_harness_nightly\n",
     "texts": "tokenized_uncheatable_eval_wikipedia_english>texts_measured plan>texts_pages plan>texts_books\n",
     "after_upkeep": ">note\n",
