@@ -157,7 +157,7 @@ def test_failed_task_leaves_others_measured(bench: Workbench) -> None:
     assert len(whole_tasks(bench.root / "failing")) == 2, "the next attempt goes on with them"
     for expected in (
         "evals has 'color', which lm-eval does not know: did you mean colors",
-        "is no folder: give one with lm-eval's YAML files",
+        "is no folder: give one with the YAML files of tasks",
         "has no *.yaml, so it has no task of lm-eval",
         "apply_chat_template=True: the tokenizer of model_path=",
         "is no model: give an export, a training, a folder of checkpoints",
