@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.runtime.driven import (
     QUICK_S,
     claim,
     dies,
+    ends_without_error,
     exits,
     file_of,
     finish,
@@ -79,6 +81,19 @@ def test_function_that_lost_its_server_is_loss(tmp_path: Path) -> None:
     code, text, output_path, ended = run(is_lost, tmp_path)
     assert (code, ended.outcome, ended.error) == (SUPERSEDED, AttemptOutcome.LOST, None)
     assert "the server is gone" in text
+    assert read_record(output_path).state is RecordState.STOPPED
+
+
+@pytest.mark.long
+def test_process_that_ray_ended_without_its_head_is_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{head.getsockname()[1]}")
+        code, _, _, ended = run(ends_without_error, tmp_path / "answers")
+        assert (code, ended.outcome) == (1, AttemptOutcome.FAILED)
+        assert ended.error is not None and ended.error.type == "ProcessDied"
+    code, text, output_path, ended = run(ends_without_error, tmp_path / "is lost")
+    assert (code, ended.outcome, ended.error) == (SUPERSEDED, AttemptOutcome.LOST, None)
+    assert "the cluster's head does not answer" in text
     assert read_record(output_path).state is RecordState.STOPPED
 
 

@@ -11,6 +11,7 @@ import os
 import posixpath
 import re
 import signal
+import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -27,6 +28,9 @@ from tradewind.storage.files import list_names, read_contents, write_text
 
 EXIT_GAVE_UP: Final = 76
 """Exit code of a child that could not continue, though its function did not fail."""
+_EXIT_OF_RAY: Final = 1
+"""Ray ends a connected process, without an exception, when the cluster's head has not answered for a minute."""
+_HEAD_ANSWER_S: Final = 5.0
 _ERROR_FILE: Final = re.compile(r"error-(?P<rank>[0-9]{1,6})(?:\.(?P<restart>[0-9]{1,6}))?\.json")
 
 
@@ -69,8 +73,22 @@ def give_up_reason(code: int | None) -> str | None:
             "was suspended, the driver or the process guard was frozen, or the store could not be reached. This "
             "attempt does not count."
         )
+    if code == _EXIT_OF_RAY and _is_head_lost():
+        return "Ray ended the step's process, since the cluster's head does not answer. This attempt does not count."
     gave_up = "its function could not continue, or the store did not take its result, as the lines before say"
     return f"{gave_up}: this attempt does not count." if code == EXIT_GAVE_UP else None
+
+
+def _is_head_lost() -> bool:
+    """Whether the head of the cluster that runs this driver's job refuses connections or does not answer."""
+    host, _, port = os.environ.get("RAY_ADDRESS", "").rpartition(":")
+    if not host or not port.isdecimal():
+        return False
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_HEAD_ANSWER_S).close()
+    except OSError:
+        return True
+    return False
 
 
 def kill_reason(number: int) -> str:
