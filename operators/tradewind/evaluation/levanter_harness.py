@@ -250,11 +250,13 @@ class _Measuring:
 
     def run(self) -> None:
         """Measure the tasks that have no files yet; the model is loaded if there is any."""
-        from jax.experimental.multihost_utils import sync_global_devices
+        import numpy as np
+        from jax.experimental.multihost_utils import broadcast_one_to_all
 
         whole = existing_many([join(place.kept, _WHOLE) for place in self._places])
-        sync_global_devices("tradewind: tasks listed")  # all hosts have seen the same
-        missing = [place for place in self._places if join(place.kept, _WHOLE) not in whole]
+        found = np.array([join(place.kept, _WHOLE) in whole for place in self._places])
+        found = broadcast_one_to_all(found)  # a host's own copy of the tasks has another state
+        missing = [place for place, is_found in zip(self._places, found, strict=True) if not is_found]
         if len(missing) < len(self._places):
             _say(f"{len(self._places) - len(missing)} of {len(self._places)} tasks were measured before")
         if not missing:
