@@ -15,6 +15,10 @@ MAX_LOGPROBS: Final = 20
 MAX_CHOICES: Final = 128
 MAX_PROMPTS: Final = 2048
 """Most prompts of a request, and most answers to all of them."""
+_MAX_STOPS: Final = 64
+_MAX_STOP_CHARS: Final = 256
+_MAX_TOKEN_CHARS: Final = 128
+"""As long as the longest tokens of known vocabularies are: a longer text is refused before minutes are spent on it."""
 _NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
     "suffix": (None, ""),
     "presence_penalty": (None, 0),
@@ -107,7 +111,7 @@ def completion(body: Mapping[str, Any], tokenizer: Any, limits: Limits) -> Asked
 
 def chat(body: Mapping[str, Any], tokenizer: Any, limits: Limits) -> Asked:
     """Read a request of ``/v1/chat/completions``."""
-    prompt = _prompt_of_messages(body, tokenizer)
+    prompt = _prompt_of_messages(body, tokenizer, limits)
     top = _whole(body, "top_logprobs", None, 0, MAX_LOGPROBS)
     wants = _flag(body, "logprobs")
     if top is not None and not wants:
@@ -186,7 +190,7 @@ def _prompts(body: Mapping[str, Any], tokenizer: Any, limits: Limits) -> tuple[P
 
 def _prompt(prompt: Any, tokenizer: Any, limits: Limits, special: bool) -> Prompt:
     if isinstance(prompt, str):
-        return Prompt(tuple(tokenizer.encode(prompt, add_special_tokens=special)), prompt)
+        return Prompt(_tokens(prompt, tokenizer, limits, special), prompt)
     if not isinstance(prompt, list) or not all(map(_is_token, prompt)):
         what = truncated_repr(prompt)
         raise RequestError(f"prompt has {what}, which is neither a text nor a list of token ids.", "prompt")
@@ -196,11 +200,18 @@ def _prompt(prompt: Any, tokenizer: Any, limits: Limits, special: bool) -> Promp
     return Prompt(tuple(prompt))
 
 
+def _tokens(text: str, tokenizer: Any, limits: Limits, special: bool) -> tuple[int, ...]:
+    if len(text) > limits.context * _MAX_TOKEN_CHARS:
+        message = f"This model's maximum context length is {limits.context} tokens, and the prompt has {len(text)} "
+        raise RequestError(f"{message}characters.", "prompt")
+    return tuple(tokenizer.encode(text, add_special_tokens=special))
+
+
 def _is_token(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _prompt_of_messages(body: Mapping[str, Any], tokenizer: Any) -> Prompt:
+def _prompt_of_messages(body: Mapping[str, Any], tokenizer: Any, limits: Limits) -> Prompt:
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages or not all(isinstance(each, dict) for each in messages):
         raise RequestError("messages is missing: give a list of objects with 'role' and 'content'.", "messages")
@@ -217,7 +228,7 @@ def _prompt_of_messages(body: Mapping[str, Any], tokenizer: Any) -> Prompt:
         raise
     except Exception as error:  # a template is a program
         raise RequestError(f"The chat template refuses these messages: {single_line(error)}", "messages") from None
-    return Prompt(tuple(tokenizer.encode(text, add_special_tokens=False)))
+    return Prompt(_tokens(text, tokenizer, limits, special=False))
 
 
 def _content(message: Mapping[str, Any]) -> str:
@@ -235,6 +246,10 @@ def _stops(body: Mapping[str, Any]) -> tuple[str, ...]:
     stops = [] if stop is None else [stop] if isinstance(stop, str) else stop
     if not isinstance(stops, list) or not all(isinstance(each, str) and each for each in stops):
         raise RequestError(f"stop={truncated_repr(stop)} is no text and no list of texts.", "stop")
+    if len(stops) > _MAX_STOPS or any(len(each) > _MAX_STOP_CHARS for each in stops):
+        raise RequestError(
+            f"stop has more than {_MAX_STOPS} texts, or one of over {_MAX_STOP_CHARS} characters.", "stop"
+        )
     return tuple(stops)
 
 
