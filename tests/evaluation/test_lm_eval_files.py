@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tradewind.evaluation.lm_eval_files import read_lm_eval, task_results
+from tradewind.evaluation.lm_eval_files import read_lm_eval, save_samples, task_results
 from tradewind.evaluation.progress import progress_line
 from tradewind.evaluation.results import Sample
 from tradewind.serving.gateway import Traffic
@@ -99,3 +99,21 @@ PROGRESS = {
 def test_progress_line_says_what_is_left(expected: str) -> None:
     now, seconds, pause_s = PROGRESS[expected]
     assert progress_line(NONE, now, 400, seconds, pause_s) == expected
+
+
+def test_samples_that_are_not_all_written_are_an_error(tmp_path: Path) -> None:
+    """lm-eval's tracker ends at the first that cannot be written, and says so only in its log."""
+
+    class Tracker:
+        date_id = "2026"
+
+        def save_results_samples(self, task_name: str, samples: list[str]) -> None:
+            with (tmp_path / f"samples_{task_name}_2026.jsonl").open("w") as file:
+                for sample in samples:
+                    if sample == "odd":
+                        return
+                    file.write("{}\n")
+
+    save_samples(Tracker(), tmp_path, {"a_b": [""], "a": ["", ""]})
+    with pytest.raises(RuntimeError, match="could save only 1 of 3 samples"):
+        save_samples(Tracker(), tmp_path, {"c[1]": ["", "odd", ""]})

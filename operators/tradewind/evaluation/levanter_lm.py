@@ -26,6 +26,7 @@ from lm_eval.loggers import EvaluationTracker
 from lm_eval.tasks import TaskManager
 
 from tradewind.evaluation.config import EvaluationConfig
+from tradewind.evaluation.lm_eval_files import save_samples
 from tradewind.evaluation.scored_model import ModelSource, loaded
 from tradewind.evaluation.tasks import EvalTaskConfig
 from tradewind.recipes.lm import levanter_parts
@@ -148,8 +149,7 @@ class TaskMeasurer:
             fewshot_as_multiturn=self.config.apply_chat_template,
         )
         tracker.save_results_aggregated(results=results, samples=samples)
-        for name, of_task in samples.items():
-            tracker.save_results_samples(task_name=name, samples=of_task)
+        save_samples(tracker, folder, samples)
         return self._long_prompts()
 
     def _results(self, task: EvalTaskConfig, loaded_tasks: Mapping[str, Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,6 +13,20 @@ from tradewind.evaluation.results import Sample, TaskResult
 
 _PLAIN_FILTER: Final = "none"
 _HASH_CHARS: Final = 12
+
+
+def save_samples(tracker: Any, folder: Path, samples: Mapping[str, Sequence[Any]]) -> None:
+    """Let lm-eval's tracker write the samples of each task below a folder.
+
+    Raises:
+        RuntimeError: Not all are written: the tracker itself only logs an error, such as a full disk.
+    """
+    for task, of_task in samples.items():
+        tracker.save_results_samples(task_name=task, samples=of_task)
+        files = folder.rglob(glob.escape(f"samples_{task}_{tracker.date_id}.jsonl"))
+        saved = sum(file.read_bytes().count(b"\n") for file in files)
+        if saved != len(of_task):
+            raise RuntimeError(f"lm-eval could save only {saved:,} of {len(of_task):,} samples; its log says why")
 
 
 def read_lm_eval(folder: str | Path, label: str | None = None) -> list[TaskResult]:

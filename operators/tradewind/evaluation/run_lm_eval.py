@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import copy
 import difflib
-import glob
 import json
 import os
 import sys
@@ -31,6 +30,7 @@ from lm_eval.models.openai_completions import LocalChatCompletion, LocalCompleti
 from lm_eval.tasks import TaskManager
 
 from tradewind.evaluation.lm_eval import described, needs_network
+from tradewind.evaluation.lm_eval_files import save_samples
 from tradewind.records.parsing import replace_surrogates
 from tradewind.text import single_line
 
@@ -306,10 +306,7 @@ class _Session:
             if (error := turn.model.errors.of(each["arguments"])) is not None:
                 each["error"] = error
         tracker.save_results_aggregated(results=results, samples=samples)
-        for name, of_task in samples.items():
-            tracker.save_results_samples(task_name=name, samples=of_task)  # only logs an error
-            if (saved := _lines_of(Path(task["folder"]), name)) != len(of_task):
-                raise RuntimeError(f"lm-eval could save only {saved:,} of {len(of_task):,} samples: see lm_eval.log")
+        save_samples(tracker, Path(task["folder"]), samples)
 
     def manager_of(self, name: str) -> TaskManager | None:
         """Return the tasks that have this one: of the folder, or, read only if need be, lm-eval's own."""
@@ -413,15 +410,6 @@ class _Session:
         special = self._spec["add_bos_token"]
         encoded = self.tokenizer(texts, add_special_tokens=special, return_attention_mask=False).input_ids
         return [len(tokens) for tokens in encoded]
-
-
-def _lines_of(folder: Path, task: str) -> int:
-    """Return how many samples of a task are saved."""
-    total = 0
-    for found in folder.rglob(f"samples_{glob.escape(task)}_*.jsonl"):
-        with found.open("rb") as file:
-            total += sum(1 for _ in file)
-    return total
 
 
 def _only_generates(tasks: Mapping[str, Task]) -> bool:
