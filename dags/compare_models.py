@@ -80,7 +80,7 @@ for name, steps in {"short": 5, "long": 60}.items():
         [EvalTaskConfig("word_order")],
         name=f"compare_models/evaluate_{name}",
         task_path=output_path_of(quiz),
-        serving=ServingConfig(trained, resources=Cpu(0.5), timeout_s=1200, idle_timeout_s=60),
+        serving=ServingConfig(resources=Cpu(0.5), timeout_s=1200, idle_timeout_s=60),
     )
 comparison = compare_evaluations("compare_models/comparison", evaluated["short"], evaluated["long"])
 gate = require(evaluated["long"], "word_order", no_worse_than=evaluated["short"], name="compare_models/gate")

@@ -7,13 +7,12 @@ from tradewind import Cpu, Param, experiment_dag, run_param
 from tradewind.evaluation.steps import evaluate_lm_evaluation_harness
 from tradewind.serving.config import ServingConfig
 
-# On a slice: ServingConfig(MODEL, "vllm", resources=TpuSlice("v4-8"), replicas=2), with the image that has vLLM.
-MODEL = run_param("model")
-ENGINES = ServingConfig(MODEL, "levanter", resources=Cpu(), replicas=2, timeout_s=6 * 3600)
+# On slices: ServingConfig(engine="vllm", resources=TpuSlice("v4-8"), replicas=2), with the image that has vLLM.
+ENGINES = ServingConfig(resources=Cpu(), replicas=2, timeout_s=6 * 3600)
 
 evaluated = evaluate_lm_evaluation_harness(
     None,  # the last part of its path is its name
-    MODEL,
+    run_param("model"),
     run_param("tasks"),
     max_eval_instances=run_param("max_documents"),
     name="evaluate_model/scores",

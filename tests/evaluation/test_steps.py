@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.serving.exports import tiny_export
-from tradewind.evaluation.config import OWN_MODEL, EvaluationConfig, ServedAddress
+from tradewind.evaluation.config import EvaluationConfig, ServedAddress
 from tradewind.evaluation.model_files import find_model
 from tradewind.evaluation.run import served_by, serving_of
 from tradewind.evaluation.steps import evaluate_lm_evaluation_harness
@@ -72,7 +72,7 @@ def test_evaluation_joins_pool_of_the_same_model() -> None:
     """A group of tasks, a command and other evaluations name the model by the same path."""
     pool = ServingConfig("gs://b/trained", resources=Cpu(2))
     plain = EvaluationConfig("lm_evaluation_harness", "m", "/out", EVALS, "gs://b/trained", resource_config=Cpu(2))
-    given = dataclasses.replace(plain, serving=dataclasses.replace(pool, model=OWN_MODEL, replicas=3))
+    given = dataclasses.replace(plain, serving=ServingConfig(resources=Cpu(2), replicas=3))
     for config in (plain, given):
         served = served_by(config)
         assert isinstance(served, ServingConfig)
@@ -81,7 +81,7 @@ def test_evaluation_joins_pool_of_the_same_model() -> None:
 
 def test_answers_are_only_of_the_same_files_and_template(tmp_path: Path) -> None:
     """A program's own form of a model, and the template beside a checkpoint, may change at their path."""
-    program = ServingConfig(OWN_MODEL, "command", command=("llama-server", "-m", "{model}", "--port", "{port}"))
+    program = ServingConfig(engine="command", command=("llama-server", "-m", "{model}", "--port", "{port}"))
     model, checkpoint = tmp_path / "model.gguf", tmp_path / "run/checkpoints/step-5"
     checkpoint.mkdir(parents=True)
     (checkpoint / "manifest.ocdbt").write_text("{}")
@@ -108,6 +108,7 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     "instances": ({"max_eval_instances": 0}, "max_eval_instances=0: give a whole number of at least 1, or None"),
     "model": ({"model_path": 5}, "model_path=5: give a step, a path"),
     "no model": ({"model_path": None}, "model_path=None: give the model"),
+    "no judge": ({"judge": ServingConfig()}, r"judge=ServingConfig\(...\) has no model"),
     "other model": ({"serving": ServingConfig("x")}, "serving has the model 'x', which is not that of model_path"),
     "serving": ({"serving": "http://h/v1"}, "serving='http://h/v1': give ServingConfig"),
     "seed": ({"seed": -1}, "seed=-1: give a whole number of at least 0"),

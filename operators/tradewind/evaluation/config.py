@@ -14,8 +14,6 @@ from tradewind.serving.config import ServingConfig
 from tradewind.steps.fields import FLAG, PATH, SOME_TEXT, TEXTS, FieldRule, check_fields, instance, integer, number
 from tradewind.text import did_you_mean, truncated_repr
 
-OWN_MODEL: Final = "model_path"
-"""Model of ``EvaluationConfig.serving``: the config's own, which counts in a version once."""
 SAMPLING: Final = (
     "temperature", "top_p", "top_k", "min_p", "max_gen_toks", "max_tokens", "max_completion_tokens", "min_tokens",
     "until", "stop", "stop_token_ids", "include_stop_str_in_output", "do_sample", "seed", "bad_words",

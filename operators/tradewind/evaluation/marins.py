@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tradewind.evaluation.config import OWN_MODEL, EvaluationConfig
+from tradewind.evaluation.config import EvaluationConfig
 from tradewind.evaluation.harnesses import LEVANTER_HARNESS
 from tradewind.evaluation.tasks import EvalTaskConfig
 from tradewind.recipes.metrics.trackers import WandbOptions
@@ -88,7 +88,7 @@ def _serving(given: Any) -> ServingConfig:
     """Return the pool of Marin's evaluation: vLLM's engine where it is installed, else Levanter's."""
     options = {name: value for name, value in (given.engine_kwargs or {}).items() if name not in _OF_HARNESS}
     if importlib.util.find_spec("vllm") is not None:
-        return ServingConfig(OWN_MODEL, "vllm", options, resources=resources_of(given.resource_config))
+        return ServingConfig(engine="vllm", engine_options=options, resources=resources_of(given.resource_config))
     unknown = next((name for name in options if name not in _OF_LEVANTER), None)
     if unknown is not None:
         raise ValueError(
@@ -96,7 +96,7 @@ def _serving(given: Any) -> ServingConfig:
             "use its image with vLLM, or leave the option out."
         )
     renamed = {_OF_LEVANTER[name]: value for name, value in options.items()}
-    return ServingConfig(OWN_MODEL, "levanter", renamed, resources=resources_of(given.resource_config))
+    return ServingConfig(engine_options=renamed, resources=resources_of(given.resource_config))
 
 
 def resources_of(given: Any) -> Cpu | Gpu | TpuSlice:

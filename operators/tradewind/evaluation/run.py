@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from tradewind.datasets.files import join
-from tradewind.evaluation.config import OWN_MODEL, EvaluationConfig, ServedAddress
+from tradewind.evaluation.config import EvaluationConfig, ServedAddress
 from tradewind.evaluation.harnesses import Harness, HarnessRun, harness_of
 from tradewind.evaluation.model_files import find_model, model_state
 from tradewind.evaluation.results import EvaluationRecord, Model, Serving, Status, TaskResult, write_results
 from tradewind.evaluation.summary import summary_text
 from tradewind.evaluation.tracking import check_trackers, report_scores
 from tradewind.serving.answers import Answers
-from tradewind.serving.config import ServingConfig
+from tradewind.serving.config import OWN_MODEL, ServingConfig
 from tradewind.serving.gateway import FixedTarget, Gateway, PoolTarget
 from tradewind.serving.pool import PoolError
 from tradewind.steps import AttemptLostError

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tradewind.evaluation import levanter_harness
-from tradewind.evaluation.config import OWN_MODEL, EvaluationConfig, ServedAddress
+from tradewind.evaluation.config import EvaluationConfig, ServedAddress
 from tradewind.evaluation.harnesses import LEVANTER_HARNESS, harness_of
 from tradewind.evaluation.lm_eval import check_options
 from tradewind.evaluation.marins import resources_of
@@ -21,7 +21,7 @@ from tradewind.evaluation.tasks import EvalTaskConfig, check_tasks
 from tradewind.recipes.data.document_sets import path_input
 from tradewind.recipes.model_spec import versioned_value
 from tradewind.recipes.steps import naming_step
-from tradewind.serving.config import ServingConfig
+from tradewind.serving.config import OWN_MODEL, ServingConfig
 from tradewind.steps import ExecutorStep, Hosts, TpuSlice, this_output_path
 from tradewind.text import did_you_mean, truncated_repr
 
@@ -78,10 +78,10 @@ def _tasks(evals: Any) -> Sequence[EvalTaskConfig]:
 
 
 def _check_model(serving: Any, model: Any) -> None:
-    if isinstance(serving, ServingConfig) and path_input("serving.model", serving.model) != model:
+    own = isinstance(serving, ServingConfig) and serving.model != OWN_MODEL
+    if own and path_input("serving.model", serving.model) != model:
         raise ValueError(
-            f"serving has the model {truncated_repr(serving.model)}, which is not that of model_path: give both the "
-            "same."
+            f"serving has the model {truncated_repr(serving.model)}, which is not that of model_path: leave it out."
         )
 
 
@@ -90,6 +90,8 @@ def _served(given: Any, field: str) -> Any:
     if isinstance(given, ServedAddress):
         return dataclasses.replace(given, model=versioned_value(given.model))
     if isinstance(given, ServingConfig):
+        if field == "judge" and given.model == OWN_MODEL:
+            raise ValueError("judge=ServingConfig(...) has no model: give the one that judges.")
         return dataclasses.replace(given, model=OWN_MODEL if field == "serving" else path_input(field, given.model))
     return None
 

@@ -19,6 +19,8 @@ from tradewind.steps.resources import RESOURCE_KINDS, Cpu, Gpu, TpuSlice, kind_o
 from tradewind.text import did_you_mean, truncated_repr
 
 ENGINES: Final = ("levanter", "vllm", "command")
+OWN_MODEL: Final = "model_path"
+"""Model of a pool in a step that names its model itself."""
 _HASH_CHARS: Final = 12
 _SHARED: Final = ("model", "engine", "engine_options", "command", "resources", "served_name", "secrets")
 """The fields that two users of one pool must agree on; a pool's name is their hash."""
@@ -44,6 +46,7 @@ class ServingConfig:
 
     Attributes:
         model: Path of an export, of a training's output or of a Levanter checkpoint, or ``hub:ORG/NAME@COMMIT``.
+            Left out in a step that names its model itself, such as an evaluation.
         engine: ``levanter``, ``vllm``, or ``command``: a program of your own.
         engine_options: Arguments of the engine, such as ``{"max_seq_len": 2048}``.
         command: Of engine ``command``: the program and its arguments, in which ``{model}`` is the model's folder on the
@@ -59,7 +62,7 @@ class ServingConfig:
         secrets: Variables of the engine's environment, as in a step: ``{"HF_TOKEN": "env:HF_TOKEN"}``.
     """
 
-    model: str
+    model: str = OWN_MODEL
     engine: str = "levanter"
     engine_options: Mapping[str, Any] = field(default_factory=dict)
     command: tuple[str, ...] = ()

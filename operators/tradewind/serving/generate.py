@@ -150,7 +150,7 @@ def generate(
         name: Name of the step.
         prompts: A set of documents: a step or a folder.
         model: A training, an export or a checkpoint: a step, a path, or ``hub:ORG/NAME@COMMIT``.
-        serving: The pool; its ``model`` does not matter. The default is one engine of Levanter's on one CPU. Only its
+        serving: The pool, without a model. The default is one engine of Levanter's on one CPU. Only its
             engine with its options counts in the version.
         prompt_field: Column with the prompt.
         kind: ``text`` to continue a text, ``question`` for what a user says, ``chat`` for documents that
@@ -170,7 +170,7 @@ def generate(
     Raises:
         ValueError: An argument does not take its value.
     """
-    pool = ServingConfig("given") if serving is None else serving
+    pool = ServingConfig() if serving is None else serving
     _SERVING.check("serving", pool)
     sampling: dict[str, Any] = {
         "prompt_field": prompt_field, "kind": kind, "template": template, "temperature": temperature, "top_p": top_p,
