@@ -21,7 +21,8 @@ SAMPLING: Final = (
     "ignore_eos", "skip_special_tokens", "spaces_between_special_tokens",
     "allowed_token_ids", "response_format", "structured_outputs", "chat_template_kwargs", "reasoning_effort",
 )  # fmt: skip
-"""Names of ``generation_params``: those of lm-eval, of OpenAI's API and of vLLM; a harness may take fewer."""
+"""Names of ``generation_params``: those of lm-eval, of OpenAI's API and of vLLM, but such as ask for more answers than
+one; a harness may take fewer."""
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HOST: Final = re.compile(r"[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]")
 _TASKS: Final = FieldRule(
@@ -93,7 +94,7 @@ class EvaluationConfig:
     resource_config: Any = None
     """Resources of an engine if ``serving`` is not given."""
     generation_params: Mapping[str, Any] | None = None
-    """Options of generated answers instead of the tasks' own, such as ``{"temperature": 0.7, "max_gen_toks": 256}``."""
+    """Options (``SAMPLING``) of generated answers instead of the tasks' own, such as ``{"temperature": 0.7, "max_gen_toks": 256}``."""
     apply_chat_template: bool = False
     """Whether prompts are conversations in the model's chat template."""
     wandb_tags: Sequence[str] | None = None
@@ -153,7 +154,9 @@ class EvaluationConfig:
         for name in self.generation_params if isinstance(self.generation_params, Mapping) else ():
             if name not in SAMPLING:
                 meant = did_you_mean(name, SAMPLING)
-                raise ValueError(f"generation_params has {truncated_repr(name)}, which no engine knows; {meant}")
+                raise ValueError(
+                    f"generation_params has {truncated_repr(name)}, which is no setting of an answer; {meant}"
+                )
         if self.model_path is None and not isinstance(self.serving, ServedAddress):
             raise ValueError("model_path=None: give the model, or serving=ServedAddress(...).")
 
