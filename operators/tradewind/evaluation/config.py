@@ -94,7 +94,7 @@ class EvaluationConfig:
     resource_config: Any = None
     """Resources of an engine if ``serving`` is not given."""
     generation_params: Mapping[str, Any] | None = None
-    """Options (``SAMPLING``) of generated answers instead of the tasks' own, such as ``{"temperature": 0.7, "max_gen_toks": 256}``."""
+    """Options of generated answers instead of the tasks' own, such as ``{"temperature": 0.7, "max_gen_toks": 256}``."""
     apply_chat_template: bool = False
     """Whether prompts are conversations in the model's chat template."""
     wandb_tags: Sequence[str] | None = None
