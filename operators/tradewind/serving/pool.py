@@ -10,11 +10,13 @@ import hashlib
 import logging
 import re
 import secrets
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from tradewind.runtime.driver.child import is_head_lost
 from tradewind.serving.config import PoolLimits, ServingConfig, pool_name
 from tradewind.text import single_line
 
@@ -25,8 +27,12 @@ HEAD_RESTART_S: Final = 120.0
 _LIST_S: Final = 10.0
 _STOP_S: Final = 30.0
 _POLL_S: Final = 0.5
+_RECONNECT_S: Final = 20.0
 _WORKER: Final = "-worker-"
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
+_reconnecting: Final = threading.Lock()
+_connected_here = False
+"""Whether ``connect`` has connected this process, and not Ray or the user's program."""
 
 
 class PoolError(RuntimeError):
@@ -171,15 +177,18 @@ class ServedPool:
         """
         import ray
 
-        deadline = time.monotonic() + limit_s
+        deadline, reconnects_at = time.monotonic() + limit_s, time.monotonic() + _RECONNECT_S
         while True:
             try:
                 head = ray.get_actor(self.name, namespace=NAMESPACE)
                 asked = getattr(head, method).remote(*arguments, **options)
-                answer: PoolStatus = ray.get(asked, timeout=limit_s)
+                answer: PoolStatus = ray.get(asked, timeout=min(limit_s, _RECONNECT_S))
             except (ray.exceptions.ActorUnavailableError, ray.exceptions.GetTimeoutError) as error:
                 if time.monotonic() > deadline:
                     raise PoolError(f"Pool {self.name} does not answer: {single_line(error)}") from None
+                if time.monotonic() > reconnects_at:
+                    reconnects_at += _RECONNECT_S
+                    _reconnect()
                 time.sleep(_POLL_S)
             except (ValueError, ray.exceptions.ActorDiedError):
                 raise PoolError(f"Pool {self.name} has ended.") from None
@@ -283,12 +292,27 @@ def connect() -> None:
     """
     import ray
 
+    global _connected_here
     if ray.is_initialized():
         return
     try:
         ray.init(address="auto", log_to_driver=False, logging_level=logging.WARNING)
     except ConnectionError as error:
         raise PoolError(f"There is no Ray cluster here, which a pool needs: {single_line(error)}") from None
+    _connected_here = True
+
+
+def _reconnect() -> None:
+    """Connect anew: a connection never learns that the restarted head of the cluster has moved the pool's, too.
+
+    Not while the cluster's head is away, since Ray ends a process that connects then.
+    """
+    import ray
+
+    with _reconnecting:
+        if _connected_here and not is_head_lost():
+            ray.shutdown()
+            connect()
 
 
 def _head_node() -> str:

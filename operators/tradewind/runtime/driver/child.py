@@ -73,13 +73,13 @@ def give_up_reason(code: int | None) -> str | None:
             "was suspended, the driver or the process guard was frozen, or the store could not be reached. This "
             "attempt does not count."
         )
-    if code == _EXIT_OF_RAY and _is_head_lost():
+    if code == _EXIT_OF_RAY and is_head_lost():
         return "Ray ended the step's process, since the cluster's head does not answer. This attempt does not count."
     gave_up = "its function could not continue, or the store did not take its result, as the lines before say"
     return f"{gave_up}: this attempt does not count." if code == EXIT_GAVE_UP else None
 
 
-def _is_head_lost() -> bool:
+def is_head_lost() -> bool:
     """Whether the head of the cluster that runs this driver's job refuses connections or does not answer."""
     host, _, port = os.environ.get("RAY_ADDRESS", "").rpartition(":")
     if not host or not port.isdecimal():
