@@ -16,6 +16,7 @@ import pytest
 import requests
 
 from tests.evaluation.conftest import LM_EVAL
+from tests.serving import tiny_engine
 from tests.support.clusters import CALM
 from tests.support.pages import write_scheduled_examples
 from tests.support.waiting import limit_s
@@ -156,6 +157,7 @@ def env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
     store, dags = root / "store", root / "dags"
     shutil.copytree(HERE / "dags", dags, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(HERE.parents[1] / "dags", dags, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
+    shutil.copy(tiny_engine.__file__, dags)  # engines of a pool that an evaluation starts
     write_scheduled_examples(dags)
     put_into_zone(dags / "nightly_code_lm.py", NIGHTLY_ZONE)
     put_on_cluster(dags / "compare_models.py", "with_lm_eval")
