@@ -17,7 +17,6 @@ from tradewind.datasets.files import basename, exists, is_remote, join
 from tradewind.recipes.model_spec import check_sizes
 from tradewind.storage import file_system_at
 from tradewind.storage.bounded_read import LARGE
-from tradewind.storage.files import read_contents
 from tradewind.text import single_line
 
 if TYPE_CHECKING:
@@ -170,6 +169,8 @@ def described_on_hub(made: Any, begin: Any, field: str) -> tuple[str, Any, Any]:
 
 def refuse_own_code(folder: str) -> None:
     """Raise ``ValueError`` if a model or tokenizer brings code of its own, which Levanter's converters would run."""
+    from tradewind.storage.files import read_contents  # the file store: not while a DAG file is parsed
+
     files = [join(folder, name) for name in ("config.json", "tokenizer_config.json")]
     for file, content in read_contents(files, LARGE).items():
         try:
