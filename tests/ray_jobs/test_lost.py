@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.ray_jobs.proxy import LIST, Proxy
@@ -44,9 +45,17 @@ def ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalRay]:
         stack.stop()
 
 
+def _name_of(process: psutil.Process) -> str:
+    """Return the name; empty for a process that has ended since the stack was listed."""
+    try:
+        return process.name()
+    except psutil.NoSuchProcess:
+        return ""
+
+
 def kill_node_under_head(ray: LocalRay) -> None:
     """Kill the head's own node with its agent and jobs; the server that answers requests survives."""
-    [node] = [process for process in ray.stack.processes() if process.name() == "raylet"]
+    [node] = [process for process in ray.stack.processes() if _name_of(process) == "raylet"]
     node.kill()
 
 
