@@ -24,9 +24,11 @@ IN_PARALLEL = -n $(TEST_PROCESSES) --no-loadscope-reorder --budget=check
 # Hundreds of commands are started, and compile what they import anew where the environment forbids to keep it.
 COMPILED = PYTHONDONTWRITEBYTECODE=
 
+WEB := plugins/tradewind_ui/web
+
 include docker/images.mk
 
-.PHONY: help init demo stop test test-fast test-matrix snapshots coverage test-long test-adopt chaos mutants evaluation-envs check autoformat bench bench-jobs bench-plans bench-pods bench-fleet bench-train bench-data bench-eval screenshots marin-oracle marin-parse metrics lock
+.PHONY: help init demo stop test test-fast test-matrix snapshots coverage test-long test-adopt chaos mutants evaluation-envs check ui check-ui autoformat bench bench-jobs bench-plans bench-pods bench-fleet bench-train bench-data bench-eval screenshots marin-oracle marin-parse metrics lock
 
 help: ## show this help
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z_-]+):.*## (.*)/  \1\t\2/' | expand -t 32
@@ -89,6 +91,18 @@ check: init ## lint, format check, types, plain words, and whether the locks fit
 	$(BIN)/mypy $(SOURCES)
 	$(BIN)/python scripts/check_words.py
 	$(BIN)/python scripts/check_lock.py
+
+ui: init $(WEB)/node_modules/.stamp ## build the pages of Airflow's UI from their sources, with the schema of their API (needs node)
+	$(BIN)/python -m scripts.ui_schema > $(WEB)/openapi.json
+	cd $(WEB) && npm run --silent schema && npm run --silent build
+	$(BIN)/python -m scripts.ui_digest > plugins/tradewind_ui/static/sources.sha256
+
+check-ui: $(WEB)/node_modules/.stamp ## types, lint and component tests of the pages (needs node)
+	cd $(WEB) && npm run --silent typecheck && npm run --silent lint && npm run --silent test
+
+$(WEB)/node_modules/.stamp: $(WEB)/package-lock.json $(WEB)/package.json
+	cd $(WEB) && npm ci --silent --no-audit --no-fund
+	touch $@
 
 autoformat: init ## fix what ruff can fix
 	$(BIN)/ruff check --fix $(FORMATTED)

@@ -1,40 +1,41 @@
-"""Airflow UI plugin of Tradewind: tabs that show the plan of a run, and one step of it.
+"""Airflow UI plugin of Tradewind: pages about plans, steps, data, experiments and clusters.
 
-Every Airflow process loads this module, so the API server imports the pages only at the first request.
+Every Airflow process loads this module, so the API server imports the application only at the first request.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from airflow.plugins_manager import AirflowPlugin
 
-URL_PREFIX = "/tradewind"
+URL_PREFIX: Final = "/tradewind"
+_BUNDLE: Final = f"{URL_PREFIX.removeprefix('/')}/static/main.js"
+"""Relative, so that it is found behind any path of Airflow's own address."""
 
 
 async def pages(scope: Any, receive: Any, send: Any) -> None:
-    """Serve the plugin's pages, as an ASGI application."""
-    from tradewind_ui.pages import app
+    """Serve the plugin's application, as an ASGI application."""
+    from tradewind_ui.api.app import app
 
     await app(scope, receive, send)
 
 
+def _page(name: str, destination: str, route: str, **more: Any) -> dict[str, Any]:
+    """Describe a page of the bundle, which registers itself under the same name."""
+    return {"name": name, "bundle_url": _BUNDLE, "destination": destination, "url_route": route, **more}
+
+
 class TradewindPlugin(AirflowPlugin):
-    """Registers the pages with the API server, and their tabs with the UI."""
+    """Registers the application with the API server, and its pages with the UI."""
 
     name = "tradewind"
     fastapi_apps = [{"app": pages, "url_prefix": URL_PREFIX, "name": "Tradewind"}]
-    external_views = [
-        {
-            "name": "Plan",
-            "href": f"{URL_PREFIX}/plan/{{DAG_ID}}/{{RUN_ID}}",
-            "url_route": "tradewind_plan",
-            "destination": "dag_run",
-        },
-        {
-            "name": "Step",
-            "href": f"{URL_PREFIX}/step/{{DAG_ID}}/{{TASK_ID}}/{{RUN_ID}}?map_index={{MAP_INDEX}}",
-            "url_route": "tradewind_step",
-            "destination": "task_instance",
-        },
+    react_apps = [
+        _page("Plan", "dag_run", "tradewind_plan"),
+        _page("Step", "task_instance", "tradewind_step"),
+        _page("Data", "nav", "tradewind_data"),
+        _page("Experiments", "nav", "tradewind_experiments"),
+        _page("Fleet", "nav", "tradewind_fleet"),
+        _page("Fleet health", "dashboard", "tradewind_fleet_health"),
     ]

@@ -1,0 +1,9 @@
+"""All outputs with records below a prefix, and leaderboards."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from tradewind_ui.api.security import READS_DATA
+
+router = APIRouter(dependencies=READS_DATA)

@@ -1,0 +1,39 @@
+import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
+import { Component, Suspense } from "react";
+import type { ReactNode } from "react";
+
+import { Center, Spinner } from "@chakra-ui/react";
+
+import { Problem } from "./Problem";
+
+const client = new QueryClient({
+  defaultOptions: { queries: { refetchOnWindowFocus: false, retry: false, staleTime: 5000 } },
+});
+
+type Caught = { readonly error?: Error };
+
+/** Shows an error of a page in its place, so that Airflow's own page stays. */
+class Boundary extends Component<{ readonly children: ReactNode }, Caught> {
+  public state: Caught = {};
+
+  public static getDerivedStateFromError = (error: Error): Caught => ({ error });
+
+  public render() {
+    return this.state.error === undefined ? this.props.children : <Problem error={this.state.error} />;
+  }
+}
+
+export const Loading = () => (
+  <Center p={8}>
+    <Spinner aria-label="Loading" role="status" />
+  </Center>
+);
+
+/** What each page of the plugin stands in: its queries, its errors, and a sign that it loads. */
+export const Frame = ({ children }: { readonly children: ReactNode }) => (
+  <QueryClientProvider client={client}>
+    <Boundary>
+      <Suspense fallback={<Loading />}>{children}</Suspense>
+    </Boundary>
+  </QueryClientProvider>
+);

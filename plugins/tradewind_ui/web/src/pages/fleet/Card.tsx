@@ -1,0 +1,5 @@
+import { Empty } from "../../components/Empty";
+
+const Card = () => <Empty title="No fleet file is configured" />;
+
+export default Card;

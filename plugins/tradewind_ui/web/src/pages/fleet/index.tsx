@@ -1,0 +1,5 @@
+import { Empty } from "../../components/Empty";
+
+const Fleet = () => <Empty title="Nothing here yet" />;
+
+export default Fleet;
