@@ -82,7 +82,7 @@ class EvaluationConfig:
     evals: Sequence[EvalTaskConfig | str] = ()
     """Tasks, or names of tasks, which a run may give as a param."""
     model_path: str | None = None
-    """Export, training, checkpoint, or ``hub:ORGANISATION/NAME@REVISION``."""
+    """Export, training, checkpoint, or ``hub:ORGANISATION/NAME@COMMIT``."""
     discover_latest_checkpoint: bool = False
     """Whether Levanter's harness takes the newest of several exports in a folder; a pool always does."""
     launch_with_ray: bool = True

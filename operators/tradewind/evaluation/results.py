@@ -180,7 +180,7 @@ class Model:
     """The model that was evaluated.
 
     Attributes:
-        path: Where it came from: a path, or ``hub:org/name@REVISION``.
+        path: Where it came from: a path, or ``hub:org/name@COMMIT``.
         name: Its name in the API.
         version: Version of the step that made it, or its revision; None if unknown.
     """

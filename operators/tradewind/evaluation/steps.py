@@ -114,7 +114,7 @@ def evaluate_lm_evaluation_harness(
 
     Args:
         model_name: The model's name in results; None for the last part of its path.
-        model_path: An export, a training, a checkpoint, or ``hub:ORGANISATION/NAME@REVISION``.
+        model_path: An export, a training, a checkpoint, or ``hub:ORGANISATION/NAME@COMMIT``.
         evals: Tasks of lm-eval, or of the folder ``task_path``.
         max_eval_instances: Documents of each task at most; None for all.
         engine_kwargs: Options of the engine, if ``serving`` is not given.
@@ -173,7 +173,7 @@ def evaluate_levanter_lm_evaluation_harness(
 
     Args:
         model_name: The model's name in results.
-        model_path: An export, a training, a checkpoint, or ``hub:ORGANISATION/NAME@REVISION``.
+        model_path: An export, a training, a checkpoint, or ``hub:ORGANISATION/NAME@COMMIT``.
         evals: Tasks of lm-eval, or of the folder ``task_path``.
         resource_config: Where it runs: ``TpuSlice``, ``Hosts``, ``Gpu`` or ``Cpu``; does not count in the version.
         max_eval_instances: Documents of each task at most; None for all.
