@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import http.client
 import os
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, urlencode
 
+NOTICE_S: Final = 30.0
+"""From Google Cloud's notice of a preemption to the end of the machine."""
+MAINTENANCE_S: Final = 60.0
+"""From Google Cloud's notice of maintenance to the end of the machine."""
 HOST_VARIABLE: Final = "GCE_METADATA_HOST"
 _DEFAULT_HOST: Final = "169.254.169.254"  # an address, because name lookups can be slow elsewhere
 _HEADER: Final = "Metadata-Flavor"
@@ -22,6 +27,7 @@ _PAUSE_S: Final = 1.0
 _PREEMPTED: Final = "instance/preempted"
 _MAINTENANCE: Final = "instance/maintenance-event"
 _SLACK_S: Final = 5.0
+_WATCH_S: Final = 3600.0
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,21 @@ def wait_for_preemption(timeout_s: float, *, stopped: Callable[[], bool] = lambd
     requests, at least once a minute.
     """
     return _wait(_PREEMPTED, _is_true, timeout_s, stopped)
+
+
+def watch_end(on_notice: Callable[[float], None]) -> None:
+    """Call ``on_notice`` in a thread once this host's end is announced, with the epoch seconds of the end.
+
+    A preemption and maintenance are watched for by a thread each, so it may be called once for each.
+    """
+    for wait, notice_s in ((wait_for_preemption, NOTICE_S), (wait_for_maintenance, MAINTENANCE_S)):
+        threading.Thread(target=_watch, args=(wait, notice_s, on_notice), daemon=True, name="watch-metadata").start()
+
+
+def _watch(wait: Callable[[float], bool | None], notice_s: float, on_notice: Callable[[float], None]) -> None:
+    while wait(_WATCH_S) is not True:
+        time.sleep(_PAUSE_S)
+    on_notice(time.time() + notice_s)
 
 
 def _wait(path: str, has_come: Callable[[_Value], bool], timeout_s: float, stopped: Callable[[], bool]) -> bool | None:

@@ -12,7 +12,6 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
@@ -22,7 +21,7 @@ from tradewind.cloud_tpu import instance_metadata
 from tradewind.machine import boot_time
 from tradewind.runtime.driver.fencing import LeaseDeadline
 from tradewind.runtime.driver.process_guard import KernelTimer
-from tradewind.runtime.pods.on_host.host import MAINTENANCE_S, NOTICE_S, accelerator, drain_own_node
+from tradewind.runtime.pods.on_host.host import accelerator, drain_own_node
 from tradewind.runtime.pods.process_env import Accelerator
 from tradewind.serving.config import PoolLimits, ServingConfig
 from tradewind.serving.engine_process import EngineProcess
@@ -33,8 +32,6 @@ HEAD_TIMEOUT_S: Final = 120.0
 _KILL_S: Final = 15.0
 """From the deadline to the kernel's SIGKILL of a worker that is frozen."""
 _WATCH_S: Final = 0.5
-_METADATA_WAIT_S: Final = 3600.0
-_METADATA_PAUSE_S: Final = 1.0
 
 
 @dataclass(frozen=True)
@@ -78,7 +75,8 @@ class EngineWorker:
         self._engine = EngineProcess(config, limits, self._deadline, ip=self._ip, log_dir=_log_folder(), name=name)
         threading.Thread(target=self._run, daemon=True, name="engine").start()
         threading.Thread(target=self._watch_deadline, daemon=True, name="watch-deadline").start()
-        _watch_notices()
+        if os.environ.get(instance_metadata.HOST_VARIABLE) or accelerator() is not Accelerator.NONE:
+            instance_metadata.watch_end(drain_own_node)  # so that the pool's head sees that this node ends
 
     def poll(self) -> WorkerReport:
         """Return the state, and run for another ``HEAD_TIMEOUT_S``."""
@@ -120,23 +118,6 @@ class EngineWorker:
             time.sleep(_WATCH_S)
         self._engine.end()
         os._exit(0)
-
-
-def _watch_notices() -> None:
-    """Let Ray drain this node when Google Cloud announces its end, so that the pool's head sees that."""
-    if not os.environ.get(instance_metadata.HOST_VARIABLE) and accelerator() is Accelerator.NONE:
-        return
-    for watched in (
-        (instance_metadata.wait_for_preemption, NOTICE_S),
-        (instance_metadata.wait_for_maintenance, MAINTENANCE_S),
-    ):
-        threading.Thread(target=_drain_on_notice, args=watched, daemon=True, name="watch-metadata").start()
-
-
-def _drain_on_notice(wait: Callable[[float], bool | None], notice_s: float) -> None:
-    while wait(_METADATA_WAIT_S) is not True:
-        time.sleep(_METADATA_PAUSE_S)
-    drain_own_node(time.time() + notice_s)
 
 
 def _log_folder() -> str | None:

@@ -37,6 +37,7 @@ from tests.runtime.pods.cluster import (
 )
 from tests.support.shared_clusters import shared_cluster
 from tests.support.waiting import until
+from tradewind.cloud_tpu.instance_metadata import NOTICE_S
 from tradewind.cloud_tpu.slice_types import SIMULATED_VARIABLE
 from tradewind.rehearsal.cloud.metadata_server import HostMetadata, MetadataServer
 from tradewind.rehearsal.drill.observer import observe_training
@@ -47,7 +48,7 @@ from tradewind.runtime.pods.capacity import reservation
 from tradewind.runtime.pods.capacity.allocator import ScalingTimes, StandbyPool, may_hold
 from tradewind.runtime.pods.capacity.slices import HostGroup
 from tradewind.runtime.pods.nodes import START_S, Stall, draining_nodes, live_nodes
-from tradewind.runtime.pods.on_host.host import DRIVER_TIMEOUT_S, NOTICE_S, StandbySpec
+from tradewind.runtime.pods.on_host.host import DRIVER_TIMEOUT_S, StandbySpec
 from tradewind.runtime.pods.verdicts import Cause
 
 pytestmark = pytest.mark.ray

@@ -16,11 +16,12 @@ import ray
 
 from tests.runtime.marked import MARK, fencing_time, marked
 from tests.support.waiting import until
+from tradewind.cloud_tpu.instance_metadata import MAINTENANCE_S
 from tradewind.cloud_tpu.slice_types import SIMULATED_VARIABLE
 from tradewind.machine import boot_time
 from tradewind.rehearsal.cloud.metadata_server import HostMetadata, MetadataServer
 from tradewind.runtime.pods.on_host import orphans
-from tradewind.runtime.pods.on_host.host import LAST_LINES, MAINTENANCE_S, Launch, PodHost, Report
+from tradewind.runtime.pods.on_host.host import LAST_LINES, Launch, PodHost, Report
 from tradewind.runtime.pods.on_host.preemption_notice import Notice
 from tradewind.runtime.pods.process_env import Accelerator, ProcessRank, process_env
 from tradewind.serialization.masking import NAMES_VARIABLE

@@ -24,7 +24,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO, Final
@@ -53,14 +53,9 @@ from tradewind.serialization.masking import Masker, StreamMasker
 
 LAST_LINES: Final = 200
 MAX_BUFFERED_LINES: Final = 10_000  # for a driver that does not fetch them
-NOTICE_S: Final = 30.0
-"""From Google Cloud's notice of a preemption to the end of the machine."""
-MAINTENANCE_S: Final = 60.0
-"""From Google Cloud's notice of maintenance to the end of the machine."""
 DRIVER_TIMEOUT_S: Final = 60.0
 _OTHER_GPUS: Final = ("/dev/kfd", "/dev/dxg")
 """Devices of AMD's GPUs, and of GPUs in WSL."""
-_METADATA_WAIT_S: Final = 3600.0
 _DRAIN_S: Final = 2.0
 
 
@@ -283,11 +278,7 @@ class PodHost:
         self._mark = process_mark(self._ip, os.getpid())
         threading.Thread(target=self._watch_driver, daemon=True, name="watch-driver").start()
         if os.environ.get(instance_metadata.HOST_VARIABLE) or chip_devices():
-            for watched in (
-                (instance_metadata.wait_for_preemption, NOTICE_S),
-                (instance_metadata.wait_for_maintenance, MAINTENANCE_S),
-            ):
-                threading.Thread(target=self._watch_metadata, args=watched, daemon=True, name="watch-metadata").start()
+            instance_metadata.watch_end(self._expect_end)
 
     def probe(self) -> HostProbe:
         with socket.socket() as free:
@@ -441,11 +432,8 @@ class PodHost:
             if process is not None and not process.is_over and self._deadline.is_over:
                 self.kill()
 
-    def _watch_metadata(self, wait: Callable[[float], bool | None], notice_s: float) -> None:
-        while wait(_METADATA_WAIT_S) is not True:
-            time.sleep(1.0)
+    def _expect_end(self, deadline: float) -> None:
         with self._changed:
-            deadline = time.time() + notice_s
             self._preempted_by = deadline if self._preempted_by is None else min(deadline, self._preempted_by)
             self._changed.notify_all()
         drain_own_node(self._preempted_by)
