@@ -45,6 +45,7 @@ LAYERS: dict[str, set[str]] = {
         "_version", "text", "timeouts", "machine", "steps", "storage", "cloud_tpu", "datasets", "records", "plans",
         "runtime", "recipes", "serving",
     },
+    "browsing": {"text", "steps", "storage", "datasets", "records", "recipes", "evaluation"},
     "rehearsal": {"text", "timeouts", "storage", "cloud_tpu", "records", "runtime"},
     "links": {"ray_jobs"},
     "deployment": {"steps", "storage", "ray_jobs", "cloud_tpu", "fleet", "plans", "serialization"},
@@ -70,8 +71,8 @@ LAYERS: dict[str, set[str]] = {
     },
     "cli": {
         "text", "timeouts", "machine", "steps", "storage", "ray_jobs", "cloud_tpu", "fleet", "datasets", "records",
-        "serialization", "plans", "attempts", "runtime", "recipes", "serving", "evaluation", "rehearsal", "deployment",
-        "tasks", "operators", "marin",
+        "serialization", "plans", "attempts", "runtime", "recipes", "serving", "evaluation", "browsing", "rehearsal",
+        "deployment", "tasks", "operators", "marin",
     },
     "provider_info": {"_version"},
     "": {"_version", "steps", "experiments"},
@@ -80,7 +81,8 @@ LAYERS: dict[str, set[str]] = {
 
 WITHOUT_AIRFLOW = {
     "text", "timeouts", "machine", "steps", "storage", "ray_jobs", "cloud_tpu", "fleet", "datasets",
-    "records", "serialization", "plans", "attempts", "runtime", "recipes", "serving", "evaluation", "rehearsal",
+    "records", "serialization", "plans", "attempts", "runtime", "recipes", "serving", "evaluation", "browsing",
+    "rehearsal",
 }  # fmt: skip
 """Packages that clusters import, or that must be importable without Airflow."""
 
