@@ -26,7 +26,8 @@ from tradewind.steps import Cpu
 AT_ONCE: Final = (16, 256)
 _DELAY_S: Final = "2.0"
 """Seconds of an answer: a hundred tokens of a model take longer, with many at once."""
-_PROMPT: Final = "What does a request of usual length cost on its way? " * 20
+_PROMPT: Final = "What does a request cost on its way? " * 4
+"""It fits the tiny model's context."""
 _MAX_TOKENS: Final = 16
 _ENGINE: Final = str(ROOT / "tests" / "serving" / "tiny_engine.py")
 _PAUSE_S: Final = 0.02
