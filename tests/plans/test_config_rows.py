@@ -14,12 +14,8 @@ def version(config: dict[str, Any], *inputs: Any) -> dict[str, Any]:
     return {"name": "train", "config": config, "dependencies": list(inputs)}
 
 
-def unknown(_name: str, _hash: str) -> None:
-    return None
-
-
 def marks(old: dict[str, Any] | None, new: dict[str, Any]) -> dict[str, str]:
-    return {".".join(row.keys): row.mark.value for row in compare_configs(old, new, unknown).rows}
+    return {".".join(row.keys): row.mark.value for row in compare_configs(old, new).rows}
 
 
 def texts(row: ConfigRow) -> tuple[str | None, str | None]:
@@ -42,7 +38,7 @@ def test_leaves_are_marked(old: dict[str, Any], new: dict[str, Any], expected: d
 
 
 def test_list_indexes_are_sorted_by_number() -> None:
-    rows = compare_configs(None, version({"a": list(range(11))}), unknown).rows
+    rows = compare_configs(None, version({"a": list(range(11))})).rows
     assert [row.keys[-1] for row in rows] == [f"[{index}]" for index in range(11)]
     assert {row.mark.value for row in rows} == {"SAME"} and {row.old for row in rows} == {None}
 
@@ -50,7 +46,7 @@ def test_list_indexes_are_sorted_by_number() -> None:
 def test_input_in_another_version_has_its_own_mark() -> None:
     config = {"data": "DEP[0]/shards", "more": "DEP[1]"}
     [data, more] = compare_configs(
-        version(config, "data-aaaaaa", "raw-111111"), version(config, "data-bbbbbb", "other-111111"), unknown
+        version(config, "data-aaaaaa", "raw-111111"), version(config, "data-bbbbbb", "other-111111")
     ).rows
     assert (data.mark.value, more.mark.value) == ("INPUT", "CHANGED")
     assert texts(data) == ("shards", "shards")
@@ -60,5 +56,5 @@ def test_input_in_another_version_has_its_own_mark() -> None:
 def test_changed_rows_are_kept_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config_rows, "MAX_ROWS", 3)
     old, new = {f"k{index}": 0 for index in range(9)}, {f"k{index}": int(index > 7) for index in range(9)}
-    found = compare_configs(version(old), version(new), unknown)
+    found = compare_configs(version(old), version(new))
     assert [row.keys[0] for row in found.rows] == ["k0", "k1", "k8"] and found.left_out == 6

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from tradewind.plans.version_records import InputReference, Lookup, Version, VersionNode, VersionTable
+from tradewind.plans.version_records import InputReference, Version, VersionNode, VersionTable
 from tradewind.steps.paths import version_name
 from tradewind.text import truncate_middle
 
@@ -78,12 +78,12 @@ class ConfigComparison:
     left_out: int = 0
 
 
-def compare_configs(old: Version | None, new: Version, lookup: Lookup) -> ConfigComparison:
+def compare_configs(old: Version | None, new: Version) -> ConfigComparison:
     """Compare the config of ``new`` with that of ``old``; without ``old``, all rows are unchanged.
 
     At most ``MAX_ROWS`` rows are returned, changed ones first.
     """
-    table = VersionTable(lookup)
+    table = VersionTable(lambda name, hash_: None)  # a config states which inputs it reads, not what they hold
     after = _leaves_of(table.node(new))
     before = _leaves_of(table.node(old)) if old is not None else after
     found = [_row(keys, before.get(keys), after.get(keys)) for keys in sorted(before.keys() | after.keys(), key=_order)]
