@@ -36,7 +36,7 @@ class StageProgress:
         self._stage = stage
         self._head = f"Stage {stage.number + 1} of {stages} ({stage.name})"
         self._clock = clock
-        self._began = self._printed = clock()
+        self._began = self._printed = self._shard_ended = clock()
         self._running: dict[int, float] = {}
         self._seconds: list[float] = []
         self._reused = len(reused)
@@ -55,6 +55,7 @@ class StageProgress:
         began = self._running.pop(outcome.shard, self._clock())
         if isinstance(outcome, ShardResult):
             self.done += 1
+            self._shard_ended = self._clock()
             self._seconds.append(self._clock() - began)
             self._bytes += self._size(outcome.shard)
             self._add(outcome)
@@ -124,6 +125,7 @@ class StageProgress:
             "counters": dict(self.counters),
             "stragglers": self.stragglers(),
             "seconds": round(self._clock() - self._began, 1),
+            "idle_s": round(self._clock() - self._shard_ended, 1),
         }
 
 
