@@ -49,6 +49,8 @@ ROUGH = [
     event("done", 300, step=99),
 ]
 
+QUEUED = [("waiting", 10, 40), ("reserved", 40, 50), ("starting", 50, 80)]
+
 
 def attempt(number: int = 1, **fields: Any) -> Attempt:
     by = {"run": "manual__1", "dag": "train"}
@@ -80,7 +82,7 @@ def test_phases_cover_attempt_without_gap_or_overlap() -> None:
         ([], 0, True, [("running", 0, None)]),
         ([], None, False, []),
         (ROUGH[:1], 0, True, [("waiting", 0, None)]),
-        (ROUGH[:4], None, True, [("waiting", 10, 40), ("reserved", 40, 50), ("starting", 50, 80), ("running", 80, None)]),
+        (ROUGH[:4], None, True, [*QUEUED, ("running", 80, None)]),
         ([*ROUGH[2:4], ROUGH[6]], None, True, [("starting", 50, 80), ("running", 80, 180), ("waiting", 180, None)]),
         ([event("unheard_of", 5)], 0, False, [("waiting", 0, 99)]),
     ],
