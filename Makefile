@@ -101,6 +101,7 @@ check-ui: $(WEB)/node_modules/.stamp ## types, lint and component tests of the p
 	cd $(WEB) && npm run --silent typecheck && npm run --silent lint && npm run --silent test
 
 $(WEB)/node_modules/.stamp: $(WEB)/package-lock.json $(WEB)/package.json
+	@command -v npm > /dev/null || { echo "The pages of the UI need node 20.19 or newer with npm, and there is none." >&2; exit 1; }
 	cd $(WEB) && npm ci --silent --no-audit --no-fund
 	touch $@
 

@@ -81,10 +81,10 @@ def _advice(word: str) -> str:
 
 
 def files(paths: list[str]) -> Iterator[Path]:
-    """Yield the modules and pages below ``paths``."""
+    """Yield the modules and pages below ``paths``, without those that npm has installed."""
     for path in (ROOT / name for name in paths or CHECKED):
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-            if file.suffix in (".py", ".md") and file != Path(__file__).resolve():
+            if file.suffix in (".py", ".md") and file != Path(__file__).resolve() and "node_modules" not in file.parts:
                 yield file
 
 

@@ -1,4 +1,4 @@
-"""Print the digest of the sources of the UI's pages; ``make ui`` keeps it beside the build, so that a test can compare."""
+"""Print the digest of the sources of the UI's pages; ``make ui`` stores it beside the build for a test to compare."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Final
 
 UI: Final = Path(__file__).resolve().parents[1] / "plugins" / "tradewind_ui"
 DIGEST_FILE: Final = UI / "static" / "sources.sha256"
-_CONFIG: Final = ("airflow-globals.ts", "openapi.json", "package-lock.json", "package.json", "tsconfig.json", "vite.config.ts")
+_CONFIG: Final = (
+    "airflow-globals.ts", "openapi.json", "package-lock.json", "package.json", "tsconfig.json", "vite.config.ts",
+)  # fmt: skip
 
 
 def _sources(web: Path) -> Iterator[Path]:

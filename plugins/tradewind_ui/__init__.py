@@ -17,7 +17,9 @@ _BUNDLE: Final = f"{URL_PREFIX.removeprefix('/')}/static/main.js"
 async def pages(scope: Any, receive: Any, send: Any) -> None:
     """Serve the plugin's application, as an ASGI application."""
     from tradewind_ui.api.app import app
+    from tradewind_ui.api.security import declare_data_permission
 
+    declare_data_permission()
     await app(scope, receive, send)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import json
 from functools import partial
@@ -118,22 +117,3 @@ def test_page_of_timeline_has_limited_size() -> None:
     page = timelines.table(1, events, quotes)
     assert len(page) < 10_000_000
     assert '"<' not in page and "The first 100 events are left out." in page
-
-
-def test_every_response_has_each_header_once() -> None:
-    headers = importlib.import_module("tradewind_ui.headers")
-    sent: list[dict[str, Any]] = []
-
-    async def app(_scope: Any, _receive: Any, send: Any) -> None:
-        start = {"type": "http.response.start", "status": 500}
-        await send({**start, "headers": [(b"Cache-Control", b"public"), (b"a", b"b")]})
-        await send({"type": "http.response.body", "body": b""})
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    asyncio.run(headers.with_headers(app)({}, None, send))
-    given = [(name.decode(), value.decode()) for name, value in sent[0]["headers"]]
-    assert sorted(given) == sorted([("a", "b"), *((name.lower(), value) for name, value in headers.HEADERS.items())])
-    policy = headers.HEADERS["Content-Security-Policy"]
-    assert "unsafe" not in policy and "frame-ancestors 'self'" in policy and "default-src 'none'" in policy

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Final
 
 from fastapi import FastAPI
-from fastapi.staticfiles import StaticFiles
 
 from tradewind_ui.api import data, experiments, fleet, plans, steps
+from tradewind_ui.api.built_files import BuiltFiles
 from tradewind_ui.headers import with_headers
 
 STATIC: Final = Path(__file__).parents[1] / "static"
@@ -16,5 +16,5 @@ STATIC: Final = Path(__file__).parents[1] / "static"
 pages = FastAPI(title="Tradewind", version="1", docs_url=None, redoc_url=None, openapi_url=None)
 for page in (plans, steps, data, experiments, fleet):
     pages.include_router(page.router, prefix="/api")
-pages.mount("/static", StaticFiles(directory=STATIC, check_dir=False))
+pages.mount("/static", BuiltFiles(directory=STATIC, check_dir=False))
 app = with_headers(pages)

@@ -1,17 +1,22 @@
-"""Who may see what: a DAG's readers its runs, those with a permission of its own the data, connections' readers the clusters.
+"""Who may see what: readers of a DAG its runs, those with a permission of its own data, those of connections clusters.
 
 Each is a list of dependencies for a route. The ids in a path are checked before any query.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+import functools
+import logging
+import sys
+from typing import Annotated, Any, Final
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.core_api.security import get_user, requires_access_connection, requires_access_dag
 from fastapi import Depends, HTTPException, Request
+
+logger = logging.getLogger(__name__)
 
 DATA_RESOURCE: Final = "Tradewind Data"
 """The name of the permission: with FAB, ``airflow roles add-perms ROLE -r "Tradewind Data" -a can_read``."""
@@ -35,7 +40,29 @@ def may_read_data(user: Annotated[BaseUser, Depends(get_user)]) -> None:
         HTTPException: 403: an administrator has not given it.
     """
     if not get_auth_manager().is_authorized_custom_view(method="GET", resource_name=DATA_RESOURCE, user=user):
-        raise HTTPException(403, f"Your role has no permission to read {DATA_RESOURCE!r}. An administrator can give it.")
+        raise HTTPException(
+            403, f"Your role has no permission to read {DATA_RESOURCE!r}. An administrator can give it."
+        )
+
+
+@functools.cache
+def declare_data_permission() -> None:
+    """Create the permission in FAB's tables, where it can then be given to roles, and give it to ``Admin``.
+
+    FAB knows the permissions of its own views only, and its commands and settings refuse others. Other auth managers
+    decide by name.
+    """
+    fab: Any = sys.modules.get("airflow.providers.fab.auth_manager.fab_auth_manager")
+    manager: Any = get_auth_manager()
+    if fab is None or not isinstance(manager, fab.FabAuthManager):
+        return
+    try:
+        with manager.flask_app.app_context():
+            security = manager.security_manager
+            permission = security.create_permission("can_read", DATA_RESOURCE)
+            security.add_permission_to_role(security.find_role("Admin"), permission)
+    except Exception:  # the pages about runs need no such permission
+        logger.exception("Cannot create the permission %r, so no role can be given it.", DATA_RESOURCE)
 
 
 READS_RUN: Final = [Depends(plain_ids), Depends(requires_access_dag("GET", DagAccessEntity.XCOM))]
