@@ -25,10 +25,11 @@ from tradewind.datasets import (
     run_over_files,
     set_flow_backend,
 )
-from tradewind.datasets.execution import MAX_ERRORS, Results
+from tradewind.datasets.execution import MAX_ERRORS, SCRATCH_FOLDER, Results
 from tradewind.datasets.per_file import FilesReport
 from tradewind.datasets.pipeline_step import DatasetStepConfig, run_dataset_step
 from tradewind.datasets.rows import Rows
+from tradewind.datasets.stored_progress import read_progress
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.cloud.loopback_server import Answer, HttpRequest
 
@@ -259,9 +260,21 @@ def test_poison_row_is_told_after_all_other_shards(folder: Path, capsys: pytest.
     progress = json.loads((folder / "scratch" / "progress.json").read_text())
     assert (progress["stages"][0]["done"], progress["stages"][0]["failed"]) == (SHARDS - 1, 1)
     assert "bad row" in progress["problem"]
+    (folder / "scratch").rename(folder / SCRATCH_FOLDER)
+    stored = read_progress(str(folder))
+    assert stored is not None and stored.problem is not None and not stored.rejected
+    [poison] = stored.stages[0].failures
+    assert (poison.shard, poison.message) == (1, "RuntimeError: bad row")
+    assert "in/1.jsonl row 14" in poison.place and "'1-13'" in poison.row and "in poisoned" in poison.frame
+    (folder / SCRATCH_FOLDER).rename(folder / "scratch")
 
     results = backend(folder, on_error="quarantine").execute(dataset)
     assert (len(results), results.rejected) == (SHARDS, 1)
+    (folder / "scratch").rename(folder / SCRATCH_FOLDER)
+    stored = read_progress(str(folder))
+    assert stored is not None and stored.problem is None and stored.stages[0].done == SHARDS
+    assert [(each.stage, each.shard, each.rejected) for each in stored.rejected] == [(1, 1, 1)]
+    assert "bad row" in stored.rejected[0].rejection
     (file,) = (folder / "out" / ".quarantine").iterdir()
     kept = json.loads(file.read_text())
     assert kept["row"]["id"] == "1-13"

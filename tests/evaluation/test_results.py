@@ -28,6 +28,7 @@ from tradewind.evaluation.results import (
     write_results,
 )
 from tradewind.evaluation.scores import make_score
+from tradewind.evaluation.summary import score_table
 from tradewind.records.attempts import Attempt, write_attempt
 
 LL = {"perplexity": -2.5}
@@ -357,3 +358,16 @@ def write_parquet(file: Path, content: dict[str, list[Any]]) -> None:
     import pyarrow as pa
 
     parquet.write_table(pa.table(content), file)
+
+
+def test_table_for_a_page_has_groups_last_and_intervals(tmp_path: Path) -> None:
+    tasks = [made_task("mc", groups=("all",)), made_task("few", errors=60)]
+    table = score_table(write_results(str(tmp_path), made_record(), tasks))
+    assert list(dict.fromkeys(row.task for row in table.rows)) == ["few", "mc", "all"]
+    first = next(row for row in table.rows if (row.task, row.metric) == ("mc", "acc"))
+    assert first.value is not None and first.low is not None and first.high is not None
+    assert first.low < first.value < first.high
+    assert (first.scored, first.documents, first.members, first.status) == (100, 100, 0, "succeeded")
+    few = next(row for row in table.rows if row.task == "few")
+    assert few.value is None and few.scored == 40 and few.status == "incomplete" and few.error
+    assert table.left_out == 0 and table.model == "tiny"

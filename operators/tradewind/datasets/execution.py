@@ -34,7 +34,7 @@ from tradewind.datasets.files import (
     store_fingerprint,
     write_text,
 )
-from tradewind.datasets.progress import StageProgress, write_progress
+from tradewind.datasets.progress import PROGRESS_FILE, StageProgress, write_progress
 from tradewind.datasets.rows import Rows
 from tradewind.datasets.shard_task import COLLECT, ShardFailure, ShardResult, StageWork, record_path
 from tradewind.datasets.shuffle import DamagedShuffleError, ShuffleFile, read_bucket
@@ -339,7 +339,7 @@ class _Run:
                         waiting.append(outcome.shard)
                         continue
                     failures.append(outcome)
-                    progress.failed += 1
+                    progress.give_up(outcome)
                     if outcome.ends_stage:
                         return failures
                 progress.tick(lambda now: self._show(None, stage, now))
@@ -391,7 +391,7 @@ class _Run:
         if stage is not None and progress is not None:
             self._shown[stage.number] = progress.as_json()
         shown = [self._shown[number] for number in sorted(self._shown)]
-        write_progress(join(self._scratch, "progress.json"), shown, len(self._stages), problem)
+        write_progress(join(self._scratch, PROGRESS_FILE), shown, len(self._stages), problem)
 
     def _clean(self) -> None:
         """Remove the files between stages; the manifests stay: a second run finds its outputs and what was counted."""

@@ -18,6 +18,10 @@ _STRAGGLER: Final = 3.0
 """A shard is a straggler if it runs so many times as long as half of the others took, and for a minute."""
 _MIN_STRAGGLER_S: Final = 60.0
 _MAX_NAMED: Final = 3
+_MAX_FAILURES: Final = 20
+"""Shards that failed too often, with their records, in the file of a stage."""
+_MAX_FAILURE_CHARS: Final = 2_000
+PROGRESS_FILE: Final = "progress.json"
 
 
 class StageProgress:
@@ -43,6 +47,7 @@ class StageProgress:
         self.done = self._reused
         self.failed = self.losses = self.rows = self.rejected = self._bytes = 0
         self.counters: Counter[str] = Counter()
+        self._failures: list[ShardFailure] = []
         for result in reused.values():
             self._add(result)
 
@@ -61,6 +66,12 @@ class StageProgress:
             self._add(outcome)
         elif outcome.is_loss:
             self.losses += 1
+
+    def give_up(self, failure: ShardFailure) -> None:
+        """Note that a shard failed too often."""
+        self.failed += 1
+        if len(self._failures) < _MAX_FAILURES:
+            self._failures.append(failure)
 
     def _add(self, result: ShardResult) -> None:
         self.rows += result.rows
@@ -124,9 +135,15 @@ class StageProgress:
             "rejected": self.rejected,
             "counters": dict(self.counters),
             "stragglers": self.stragglers(),
+            "failures": list(map(_as_row, self._failures)),
             "seconds": round(self._clock() - self._began, 1),
             "idle_s": round(self._clock() - self._shard_ended, 1),
         }
+
+
+def _as_row(failure: ShardFailure) -> dict[str, Any]:
+    texts = {name: getattr(failure, name)[:_MAX_FAILURE_CHARS] for name in ("message", "place", "row", "frame")}
+    return {"shard": failure.shard, **texts}
 
 
 def write_progress(path: str, stages: list[dict[str, Any]], total: int, problem: str | None = None) -> None:

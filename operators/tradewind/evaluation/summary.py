@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from tradewind.evaluation.results import EvaluationRecord, Score, Status, TaskRecord
@@ -10,6 +11,8 @@ from tradewind.evaluation.scores import MIN_COVERAGE
 from tradewind.text import as_markdown, format_columns, format_duration, format_time, markdown_text, single_line
 
 SCORE_COLUMNS: Final = ("score", "95 % interval", "documents", "status")
+MAX_TABLE_ROWS: Final = 2_000
+MAX_CELL_CHARS: Final = 2_000
 _GROUP: Final = "A group's score is that of all documents of its tasks together, not a mean of their scores."
 _INTERVALS: Final = "Documents without a score count in the interval at their worst and at their best."
 
@@ -98,3 +101,87 @@ def _facts(record: EvaluationRecord) -> Iterator[str]:
     yield f"- From {format_time(record.started_at)}, {format_duration(record.ended_at - record.started_at)}{pause}"
     speed = f", {record.tokens_per_second:,.0f} tokens/s" if record.tokens_per_second is not None else ""
     yield f"- {record.requests:,} requests, {record.cached:,} of them answered by an earlier attempt{speed}"
+
+
+@dataclass(frozen=True)
+class ScoreRow:
+    """A score of a task, or of a group of tasks, as a row of a table.
+
+    Attributes:
+        members: How many tasks a group has; 0 for a task.
+        metric: Empty if there is no score.
+        low, high: Ends of the 95 % interval.
+        scored, documents: Documents with a score, and all of them.
+        status: In words.
+        error: Why documents have no score.
+    """
+
+    task: str
+    members: int
+    version: str
+    shots: int | None
+    metric: str
+    value: float | None
+    low: float | None
+    high: float | None
+    scored: int
+    documents: int
+    higher_is_better: bool | None
+    status: str
+    error: str | None
+
+
+@dataclass(frozen=True)
+class ScoreTable:
+    """The scores of an evaluation, groups last.
+
+    Attributes:
+        status, error: Of the whole evaluation.
+        facts: What was measured, with what and when, in sentences.
+        left_out: How many rows are missing.
+    """
+
+    evaluation: str
+    status: str
+    error: str | None
+    model: str
+    model_path: str
+    facts: tuple[str, ...]
+    rows: tuple[ScoreRow, ...]
+    left_out: int
+
+
+def score_table(record: EvaluationRecord) -> ScoreTable:
+    """Return the scores of an evaluation for a page."""
+    rows = [row for name, task in record.entries() for row in _score_rows(name, task)]
+    return ScoreTable(
+        single_line(record.evaluation),
+        record.status.replace("_", " "),
+        record.error and single_line(record.error, MAX_CELL_CHARS),
+        single_line(record.model.name),
+        single_line(record.model.path, MAX_CELL_CHARS),
+        tuple(single_line(line.removeprefix("- "), MAX_CELL_CHARS) for line in _facts(record)),
+        tuple(rows[:MAX_TABLE_ROWS]),
+        max(0, len(rows) - MAX_TABLE_ROWS),
+    )
+
+
+def _score_rows(name: str, task: TaskRecord) -> Iterator[ScoreRow]:
+    error = single_line(task.error, MAX_CELL_CHARS) if task.error else None
+    for score in task.scores or (None,):
+        value, low, high = (score.value, score.low, score.high) if score is not None else (None, None, None)
+        yield ScoreRow(
+            single_line(name),
+            len(task.members),
+            single_line(task.task_version),
+            task.num_fewshot,
+            single_line(score.metric) if score is not None else "",
+            value,
+            low,
+            high,
+            score.scored if score is not None else 0,
+            task.num_documents,
+            score.higher_is_better if score is not None else None,
+            status_text(task, score),
+            error,
+        )
