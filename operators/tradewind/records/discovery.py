@@ -13,12 +13,18 @@ in a record.
 from __future__ import annotations
 
 import logging
+import os
 import posixpath
+import time
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
+
+from fsspec import AbstractFileSystem
+from fsspec.implementations.local import LocalFileSystem
 
 from tradewind.records.attempts import AttemptOutcome, attempt_numbers, read_attempt_or_none
 from tradewind.records.info_files import EXPERIMENTS_FOLDER, INFO_FILE, is_experiment_file
@@ -28,6 +34,7 @@ from tradewind.records.pins import OWN_FOLDER
 from tradewind.records.record import STATUS_FILE
 from tradewind.steps.paths import self_and_parents
 from tradewind.storage import Location, StorageError, file_system_at
+from tradewind.storage.client import translated_client_errors
 from tradewind.storage.errors import RecordsError
 from tradewind.storage.files import existing_many, list_names
 from tradewind.storage.swap import read_stored
@@ -36,6 +43,8 @@ from tradewind.storage.trees import StoredFile, list_files
 logger = logging.getLogger(__name__)
 
 MAX_CONCURRENT_LISTINGS: Final = 32
+_LISTINGS_BETWEEN_CHECKS: Final = 512
+"""Listings that a scan with limits begins before it looks at them again."""
 MAX_PREEXISTING_FILES: Final = 1000
 _MAX_LIST_BYTES: Final = 1 << 18
 _MAX_LOGGED: Final = 3
@@ -47,16 +56,21 @@ class OccupiedFolderError(RecordsError):
 
 @dataclass(frozen=True)
 class _Listing:
-    """What a folder holds directly."""
+    """What matters of a folder's content; the folders in an output do not."""
 
     folder: str
-    files: frozenset[str]
-    folders: tuple[str, ...]
-    is_prefix: bool
+    is_output: bool
+    folders: tuple[str, ...] = ()
+    is_prefix: bool = False
 
-    @property
-    def is_output(self) -> bool:
-        return bool(RECORDS_OF_AN_OUTPUT & self.files)
+
+@dataclass(frozen=True)
+class ScanLimits:
+    """When a scan ends before it has seen all: after so many outputs, other folders or seconds."""
+
+    outputs: int
+    folders: int
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -66,23 +80,47 @@ class FoundOutputs:
     Attributes:
         outputs: Their paths, in order.
         prefixes: Folders with pins, which were used as prefixes; the prefix itself may be among them.
+        cut: Why there may be more, in words that follow "because"; empty if these are all.
     """
 
     outputs: tuple[str, ...]
     prefixes: tuple[str, ...]
+    cut: str = ""
 
 
-def scan_outputs(prefix: str) -> FoundOutputs:
-    """Find all outputs below ``prefix``; none if there is no such folder."""
-    listed = [_list(prefix)]
-    level = list(listed[0].folders)
+def scan_outputs(prefix: str, limits: ScanLimits | None = None) -> FoundOutputs:
+    """Find all outputs below ``prefix``, or as many as the limits allow; none if there is no such folder.
+
+    Raises:
+        StoreUnavailableError: The store does not answer.
+    """
+    began = time.monotonic()
+    top = _list(prefix, enters_output=True)
+    outputs: list[str] = []
+    prefixes = [prefix] if top.is_prefix else []
+    waiting, seen, cut = deque(top.folders), 0, ""
     with ThreadPoolExecutor(MAX_CONCURRENT_LISTINGS) as pool:
-        while level:
-            listings = list(pool.map(_list, level))
-            listed += listings
-            level = [folder for listing in listings if not listing.is_output for folder in listing.folders]
-    outputs = sorted(listing.folder for listing in listed[1:] if listing.is_output)
-    return FoundOutputs(tuple(outputs), tuple(listing.folder for listing in listed if listing.is_prefix))
+        while waiting and not cut:
+            # Depth by depth, as ``waiting`` keeps the order: its outputs come before those of folders below it.
+            count = len(waiting) if limits is None else min(len(waiting), _LISTINGS_BETWEEN_CHECKS)
+            for listing in pool.map(_list, [waiting.popleft() for _ in range(count)]):
+                waiting.extend(listing.folders)
+                outputs += [listing.folder] if listing.is_output else []
+                prefixes += [listing.folder] if listing.is_prefix else []
+                seen += not listing.is_output
+            if limits is not None and (waiting or len(outputs) > limits.outputs):
+                cut = _limit_reached(limits, len(outputs), seen, time.monotonic() - began)
+    if limits is not None:
+        del outputs[limits.outputs :]
+    return FoundOutputs(tuple(sorted(outputs)), tuple(prefixes), cut)
+
+
+def _limit_reached(limits: ScanLimits, outputs: int, folders: int, seconds: float) -> str:
+    if outputs >= limits.outputs:
+        return f"a list ends at {limits.outputs:,} outputs"
+    if folders >= limits.folders:
+        return f"a search ends at {limits.folders:,} folders that are no outputs"
+    return f"a search ends after {limits.seconds:.0f} s" if seconds >= limits.seconds else ""
 
 
 def find_outputs(prefix: str) -> Sequence[str]:
@@ -178,28 +216,53 @@ def check_no_nested_outputs(output_path: str) -> list[StoredFile]:
     return files
 
 
-def _list(folder: str) -> _Listing:
-    fs, name = file_system_at(folder)
+def _list(folder: str, enters_output: bool = False) -> _Listing:
+    with translated_client_errors(folder):
+        fs, name = file_system_at(folder)
+        try:
+            if isinstance(fs, LocalFileSystem):
+                return _list_local(folder, name, enters_output)
+            return _list_remote(folder, fs, name, enters_output)
+        except (FileNotFoundError, NotADirectoryError):
+            return _Listing(folder, False)
+
+
+def _list_local(folder: str, name: str, enters_output: bool) -> _Listing:
+    """List a folder of a disk: first its records by name, since an output may hold millions of files."""
+    records = (f"{name}/{each}" for each in RECORDS_OF_AN_OUTPUT)
+    is_output = any(os.path.lexists(record) and not os.path.isdir(record) for record in records)
+    is_prefix = os.path.isdir(f"{name}/{OWN_FOLDER}")
+    if is_output and not enters_output:
+        return _Listing(folder, True, is_prefix=is_prefix)
+    with os.scandir(name) as entries:
+        bases = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    return _Listing(folder, is_output, _folders_below(folder, bases), is_prefix)
+
+
+def _list_remote(folder: str, fs: AbstractFileSystem, name: str, enters_output: bool) -> _Listing:
     fs.invalidate_cache(name)
-    try:
-        entries = fs.ls(name, detail=True)
-    except (FileNotFoundError, NotADirectoryError):
-        entries = []
-    files: set[str] = set()
-    folders: list[str] = []
-    is_prefix = False
-    for entry in entries:
+    bases: list[str] = []
+    is_output = False
+    for entry in fs.ls(name, detail=True):
         base = posixpath.basename(entry["name"].rstrip("/"))
-        if entry["type"] != "directory":
-            files.add(base)
-        elif base == OWN_FOLDER:
-            is_prefix = True
-        elif base and not base.startswith(".") and not entry.get("islink"):
+        if entry["type"] == "directory":
+            bases.append(base)
+        else:
+            is_output = is_output or base in RECORDS_OF_AN_OUTPUT
+    folders = () if is_output and not enters_output else _folders_below(folder, bases)
+    return _Listing(folder, is_output, folders, OWN_FOLDER in bases)
+
+
+def _folders_below(folder: str, bases: Sequence[str]) -> tuple[str, ...]:
+    """Return the paths of the folders to enter."""
+    found = []
+    for base in bases:
+        if base and not base.startswith("."):
             below = posixpath.join(folder, base)
             with suppress(StorageError):  # a path outside the roots holds no output of a step
                 Location.of(below)
-                folders.append(below)
-    return _Listing(folder, frozenset(files), tuple(folders), is_prefix)
+                found.append(below)
+    return tuple(found)
 
 
 def _find_preexisting_files(output_path: str) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import posixpath
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -109,6 +110,12 @@ def remove_pin(prefix: str, output_path: str) -> bool:
 def is_pinned(output_path: str) -> bool:
     """Whether an output is pinned, at any of the folders above it."""
     return is_anything_at([pin_path(folder, output_path) for folder in folders_above(output_path)])
+
+
+def pinned_outputs(prefixes: Iterable[str], output_paths: Iterable[str]) -> set[str]:
+    """Return those outputs that have a pin below one of ``prefixes``, by one listing for each; pins are not read."""
+    names = {name for prefix in dict.fromkeys(prefixes) for name in list_names(posixpath.join(prefix, PINS_FOLDER))}
+    return {path for path in output_paths if posixpath.basename(pin_path("", path)) in names} if names else set()
 
 
 def folders_above(path: str) -> list[str]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import argparse
 import posixpath
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from tradewind.attempts.renewal import LeaseRenewer
 from tradewind.cli.experiments.load import RunChoice, default_prefix, load_experiment
@@ -20,12 +20,13 @@ from tradewind.records.adoption import Adoption, NothingToAdoptError, adopt
 from tradewind.records.attempts import utc_now
 from tradewind.records.discovery import find_outputs, is_output
 from tradewind.records.lease_store import HeldLease, LeaseHolder, LeaseStore, OutputBusyError
+from tradewind.records.listing import OutputStatus, statuses
 from tradewind.records.pins import Pin, look_for_pins, read_pins, remove_pin, set_pin
-from tradewind.records.record import Record, RecordState, read_records
+from tradewind.records.record import read_records
 from tradewind.serialization.references import CodeFolder, function_name
 from tradewind.steps.paths import is_absolute
 from tradewind.storage import Location, StorageError, resolve_location
-from tradewind.text import format_age, format_columns, format_producer
+from tradewind.text import format_age, format_columns
 
 _STATUS_HEADER = ("STATE", "OUTPUT", "ATTEMPT", "SINCE", "PRODUCER", "JOB")
 
@@ -150,32 +151,6 @@ def _line(known: Pin) -> str:
     return "  ".join(filter(None, (known.path, known.user, known.at, known.note)))
 
 
-@dataclass(frozen=True)
-class OutputStatus:
-    """One line of ``tradewind status``.
-
-    Attributes:
-        attempt: The newest attempt; 0 if Tradewind made none.
-        since: When the lease was last written, by the clock of its writer.
-        producer: The run or script of that attempt.
-    """
-
-    output_path: str
-    state: RecordState
-    attempt: int
-    producer: str
-    job: str
-    since: float | None
-
-    @staticmethod
-    def of(path: str, record: Record) -> OutputStatus:
-        """Read the status from the record of an output."""
-        lease = record.lease
-        if lease is None:
-            return OutputStatus(path, record.state, 0, "", "", None)
-        return OutputStatus(path, record.state, lease.attempt, format_producer(lease.by), lease.job, lease.timestamp)
-
-
 def status(arguments: argparse.Namespace) -> int:
     """Print the states of a run's outputs, or of all outputs below a prefix; running attempts come first.
 
@@ -196,12 +171,6 @@ def status(arguments: argparse.Namespace) -> int:
     else:
         write_lines(table(found, prefix, time.time()))
     return 0
-
-
-def statuses(paths: Sequence[str], records: Mapping[str, Record]) -> list[OutputStatus]:
-    """Return the status of each path, running attempts first."""
-    found = [OutputStatus.of(path, records[path]) for path in dict.fromkeys(paths)]
-    return sorted(found, key=lambda output: output.state is not RecordState.AT_WORK)
 
 
 def table(found: Sequence[OutputStatus], prefix: str, now: float) -> list[str]:

@@ -1,0 +1,262 @@
+"""Lists of outputs for users: state, producer, version and pin of each output below a prefix.
+
+The state of each output derives from its lease, as for a step that wants to use it. Size and commit need two more files
+of an output, so only those of the outputs that are shown are read. No file of a result is read or listed.
+
+Texts of records are cut to one line, since anyone who can write the store may have written them.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tradewind.records.attempts import attempt_path, parse_attempt
+from tradewind.records.discovery import FoundOutputs, ScanLimits, scan_outputs
+from tradewind.records.experiment_files import ExperimentFiles, read_experiment_files
+from tradewind.records.manifests import OLDER_MANIFEST_FILE, Manifest, manifest_path
+from tradewind.records.parsing import RecordFormatError
+from tradewind.records.pins import pinned_outputs
+from tradewind.records.record import Record, RecordState, read_records
+from tradewind.storage.bounded_read import Content
+from tradewind.storage.errors import BadRecordError
+from tradewind.storage.files import read_contents
+from tradewind.text import format_producer, single_line
+
+MAX_OUTPUTS: Final = 10_000
+_MAX_FOLDERS: Final = 20_000
+_MAX_SECONDS: Final = 60.0
+"""Bound for the search of outputs, and likewise for reading their records."""
+_RECORDS_AT_ONCE: Final = 250
+"""Outputs whose leases are in memory together; each lease may have a megabyte."""
+_DETAILS_AT_ONCE: Final = 8
+_MAX_DETAIL_BYTES: Final = 2 << 20
+"""Bound for a manifest, of about 20,000 files, and for the file of an attempt."""
+_MAX_ID_CHARS: Final = 250
+"""Airflow's bound for the id of a DAG, a run or a task."""
+_MD5: Final = re.compile(r"[0-9a-f]{32}")
+_VERSIONED: Final = re.compile(r"(.+)-([0-9a-f]{6})|(.+)_([0-9a-f]{8})")
+"""Ends of output paths: those of steps, and those of Marin's ``StepSpec``."""
+
+
+@dataclass(frozen=True)
+class OutputStatus:
+    """One line of ``tradewind status``.
+
+    Attributes:
+        attempt: The newest attempt; 0 if Tradewind made none.
+        since: When the lease was last written, by the clock of its writer.
+        producer: The run or script of that attempt.
+        dag, run, task, map_index: The task of that attempt; empty and -1 outside Airflow.
+        script: The name of the script of that attempt, without folder and ``.py``; empty in Airflow.
+        version: Hash of the version, by the lease; empty if it does not say.
+    """
+
+    output_path: str
+    state: RecordState
+    attempt: int
+    producer: str
+    job: str
+    since: float | None
+    dag: str = ""
+    run: str = ""
+    task: str = ""
+    map_index: int = -1
+    script: str = ""
+    version: str = ""
+
+    @staticmethod
+    def of(path: str, record: Record) -> OutputStatus:
+        """Read the status from the record of an output."""
+        lease = record.lease
+        if lease is None or lease.flaw is not None:
+            return OutputStatus(path, record.state, 0, "", "", None)
+        by = lease.by
+        ids = {name: _id(by.get(name)) for name in ("dag", "run", "task")}
+        index, script = by.get("map_index"), by.get("script")
+        return OutputStatus(
+            output_path=path,
+            state=record.state,
+            attempt=lease.attempt,
+            producer=single_line(format_producer(by)),
+            job=single_line(lease.job),
+            since=lease.timestamp,
+            map_index=index if isinstance(index, int) and 0 <= index < 1 << 31 else -1,
+            script=posixpath.basename(single_line(script)).removesuffix(".py") if isinstance(script, str) else "",
+            version=lease.version[:6] if _MD5.fullmatch(lease.version) else "",
+            **ids,
+        )
+
+
+def statuses(paths: Sequence[str], records: Mapping[str, Record]) -> list[OutputStatus]:
+    """Return the status of each path, running attempts first."""
+    found = [OutputStatus.of(path, records[path]) for path in dict.fromkeys(paths)]
+    return sorted(found, key=lambda output: output.state is not RecordState.AT_WORK)
+
+
+@dataclass(frozen=True)
+class ListedOutput:
+    """An output below a prefix.
+
+    Attributes:
+        step: Name of the step, by the output path.
+        version: Hash of the version; empty if neither the path nor the lease names it.
+        experiment: The DAG or script of the newest attempt, else the newest experiment's file that names the output;
+            empty if nothing does.
+        is_pinned: Whether ``tradewind gc`` leaves it.
+    """
+
+    status: OutputStatus
+    step: str
+    version: str
+    experiment: str
+    is_pinned: bool
+
+
+@dataclass(frozen=True)
+class OutputDetails:
+    """What an output's manifest and attempt say.
+
+    Attributes:
+        size_bytes, files: Of its result; None without a manifest, or with one of more than ``_MAX_DETAIL_BYTES``.
+        commit: The Git commit of its code; None if it is not recorded.
+        problem: Why size or commit are unknown, if a file of the output cannot be read.
+    """
+
+    size_bytes: int | None = None
+    files: int | None = None
+    commit: str | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class OutputList:
+    """All outputs below a prefix.
+
+    Attributes:
+        outputs: By experiment and step, the newest version first.
+        experiment_files: Files in which executors say what belongs together.
+        cuts: Sentences that say what the list lacks.
+        took_s: Seconds that the reads took.
+    """
+
+    prefix: str
+    outputs: tuple[ListedOutput, ...]
+    experiment_files: ExperimentFiles
+    cuts: tuple[str, ...]
+    took_s: float
+
+
+def list_outputs(prefix: str, above: Sequence[str] = (), max_outputs: int = MAX_OUTPUTS) -> OutputList:
+    """List the outputs below ``prefix``, with a bound for outputs, folders and seconds.
+
+    Args:
+        above: Folders above the prefix whose pins and experiments count too.
+
+    Raises:
+        StoreUnavailableError: The store does not answer.
+    """
+    began = time.monotonic()
+    found = scan_outputs(prefix, ScanLimits(max_outputs, _MAX_FOLDERS, _MAX_SECONDS))
+    pinned = pinned_outputs([prefix, *found.prefixes, *above], found.outputs)
+    files = read_experiment_files([prefix, *above])
+    read = _read_statuses(found.outputs)
+    named = files.experiment_of_output()
+    outputs = []
+    for status in read:
+        path = status.output_path
+        step, version = _step_and_version(prefix, path)
+        experiment = status.dag or status.script or named.get(path, "")
+        outputs.append(ListedOutput(status, step, version or status.version, experiment, path in pinned))
+    outputs.sort(key=lambda each: (each.experiment == "", each.experiment, each.step, -(each.status.since or 0.0)))
+    cuts = _cuts(prefix, found, len(read), files)
+    return OutputList(prefix, tuple(outputs), files, cuts, time.monotonic() - began)
+
+
+def read_details(outputs: Sequence[OutputStatus]) -> list[OutputDetails]:
+    """Read size and commit of each output, a few at once.
+
+    Raises:
+        StoreUnavailableError: The store does not answer.
+    """
+    details: list[OutputDetails] = []
+    for start in range(0, len(outputs), _DETAILS_AT_ONCE):
+        some = outputs[start : start + _DETAILS_AT_ONCE]
+        files = [file for each in some if each.attempt for file in _files_of(each)]
+        contents = read_contents(files, _MAX_DETAIL_BYTES)
+        details += [_details(each, contents) for each in some]
+    return details
+
+
+def _read_statuses(paths: Sequence[str]) -> list[OutputStatus]:
+    """Return the statuses that can be read in time."""
+    began = time.monotonic()
+    read: list[OutputStatus] = []
+    for start in range(0, len(paths), _RECORDS_AT_ONCE):
+        if time.monotonic() - began > _MAX_SECONDS:
+            break
+        records = read_records(paths[start : start + _RECORDS_AT_ONCE])
+        read += [OutputStatus.of(path, record) for path, record in records.items()]
+    return read
+
+
+def _step_and_version(prefix: str, path: str) -> tuple[str, str]:
+    below = path.removeprefix(posixpath.join(prefix, ""))
+    match = _VERSIONED.fullmatch(below)
+    return (match[1] or match[3], match[2] or match[4]) if match else (below, "")
+
+
+def _id(value: Any) -> str:
+    """Return an id of Airflow; nothing for a text that is none."""
+    return value if isinstance(value, str) and len(value) <= _MAX_ID_CHARS and value.isprintable() else ""
+
+
+def _cuts(prefix: str, found: FoundOutputs, read: int, files: ExperimentFiles) -> tuple[str, ...]:
+    cuts = []
+    if found.cut:
+        cuts.append(f"There may be more outputs below {prefix}, because {found.cut}: narrow the prefix to see them.")
+    if read < len(found.outputs):
+        cuts.append(
+            f"{read:,} of {len(found.outputs):,} outputs are shown, since the store gave no more records in "
+            f"{_MAX_SECONDS:.0f} s: narrow the prefix to see the others."
+        )
+    return (*cuts, *((files.cut,) if files.cut else ()))
+
+
+def _files_of(output: OutputStatus) -> tuple[str, str, str]:
+    """Return the paths of the manifest, of the manifest of older outputs, and of the attempt."""
+    path, attempt = output.output_path, output.attempt
+    return manifest_path(path, attempt), posixpath.join(path, OLDER_MANIFEST_FILE), attempt_path(path, attempt)
+
+
+def _details(output: OutputStatus, contents: Mapping[str, Content]) -> OutputDetails:
+    newer, older, attempt_file = _files_of(output)
+    file = newer if newer in contents else older
+    manifest, commit, problem = None, None, None
+    try:
+        if file in contents and output.state is RecordState.FINISHED:
+            manifest = _manifest(file, contents[file])
+        if attempt_file in contents:
+            commit = parse_attempt(attempt_file, contents[attempt_file]).code_commit
+    except BadRecordError as error:
+        problem = single_line(error)
+    if manifest is None:
+        return OutputDetails(commit=_short(commit), problem=problem)
+    return OutputDetails(manifest.size, len(manifest.files), _short(commit), problem)
+
+
+def _manifest(file: str, content: Content) -> Manifest:
+    try:
+        if content.flaw is not None:
+            raise RecordFormatError(content.flaw)
+        return Manifest.from_json(content.text)
+    except RecordFormatError as flaw:
+        raise BadRecordError(file, str(flaw), "Its size is not shown.") from None
+
+
+def _short(commit: str | None) -> str | None:
+    return None if commit is None else single_line(commit, 80)
