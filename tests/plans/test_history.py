@@ -53,7 +53,7 @@ def train(rate: float, seed: int = 1, name: str = "train") -> ExecutorStep:
 
 
 def reasons(steps: Sequence[ResolvedStep]) -> dict[str, str]:
-    explained = explain_new_versions([(step, Record()) for step in steps], now=NOW, roots=EVERYWHERE)
+    explained = explain_new_versions([(step, Record()) for step in steps], now=NOW, roots=EVERYWHERE).reasons
     return {step.name: explained[step.output_path] for step in steps}
 
 
@@ -301,7 +301,9 @@ def test_errors_of_all_failed_steps_are_read_together(tmp_path: Path, monkeypatc
         return cat(self, paths, *args, **kwargs)
 
     monkeypatch.setattr(MemoryFileSystem, "cat_ranges", record)
-    explained = explain_steps([(step, Record(None, lease(Phase.FAILED))) for step in steps], now=NOW, roots=EVERYWHERE)
+    explained = explain_steps(
+        [(step, Record(None, lease(Phase.FAILED))) for step in steps], now=NOW, roots=EVERYWHERE
+    ).reasons
     assert reads == [4]
     assert [explained[step.output_path] for step in (*steps[:2], steps[3])] == [
         "failed before: ValueError: bad rate",
@@ -314,7 +316,7 @@ def test_errors_of_all_failed_steps_are_read_together(tmp_path: Path, monkeypatc
 def test_start_of_running_attempt_is_read(tmp_path: Path) -> None:
     (step,) = make(tmp_path, rated("a"))
     write_attempt(step.output_path, attempt(2, started_at="2027-01-15T09:00:30+01:00"))
-    explained = explain_steps([(step, Record(None, lease(Phase.CLAIMED)))], now=NOW, roots=EVERYWHERE)
+    explained = explain_steps([(step, Record(None, lease(Phase.CLAIMED)))], now=NOW, roots=EVERYWHERE).reasons
     assert explained == {step.output_path: "in progress in run r1 of nightly since 2027-01-15 08:00 UTC on job job-7"}
 
 
@@ -332,7 +334,7 @@ def test_every_unfinished_step_has_a_reason(tmp_path: Path) -> None:
     write_step_info(old, "f")
     new, failed, done = make(tmp_path, *map(rated, "abc"))
     records = [(new, Record()), (failed, Record(Status.FAILED)), (done, Record(Status.SUCCESS, has_output=True))]
-    assert explain_steps(records, now=NOW, roots=EVERYWHERE) == {
+    assert explain_steps(records, now=NOW, roots=EVERYWHERE).reasons == {
         new.output_path: f"differs from version `{old.hash}`: config.rate 0.5 → 0.1",
         failed.output_path: "failed before",
     }
@@ -348,6 +350,6 @@ def test_unavailable_store_leaves_the_states(
     monkeypatch.setattr(MemoryFileSystem, "cat_file", fail)
     monkeypatch.setattr(MemoryFileSystem, "ls", fail)
     records = [(steps[0], Record(None, lease(Phase.FAILED))), (steps[1], Record())]
-    explained = explain_steps(records, now=NOW, roots=EVERYWHERE)
+    explained = explain_steps(records, now=NOW, roots=EVERYWHERE).reasons
     assert list(explained.values()) == ["failed before", "never ran"]
     assert caplog.text.count("the disk is gone") == 2

@@ -17,6 +17,7 @@ from tradewind.plans.plan import Decision, Plan, chunk_key, chunks, planned_in
 from tradewind.plans.planning import plan_now, read_outputs
 from tradewind.plans.selection import Selection
 from tradewind.records.attempts import Attempt, utc_now
+from tradewind.records.info_files import write_step_info
 from tradewind.records.lease_store import LeaseStore
 from tradewind.records.lifecycle import claim_attempt, commit_attempt
 from tradewind.records.record import RecordState, Status, read_record, write_status
@@ -152,3 +153,21 @@ def test_forced_input_warns_about_reused_consumers(tasks: Tasks) -> None:
     assert forced.warnings == (
         "'second' is reused although its input 'first' runs again: force_downstream reruns both.",
     )
+
+
+def test_plan_names_earlier_version_and_changed_inputs(tmp_path: Path) -> None:
+    def chain(seed: int) -> Tasks:
+        raw = ExecutorStep("raw", work, {"seed": versioned(seed)})
+        middle = ExecutorStep("middle", work, {"input": output_path_of(raw)})
+        last = ExecutorStep("last", work, {"input": output_path_of(middle)})
+        return [(step.name, step) for step in resolve([last], str(tmp_path)).steps]
+
+    old, new = chain(1), chain(2)
+    for _, step in old:
+        make(step)
+        write_step_info(step, "work")
+    outputs = read_outputs([step.output_path for _, step in new])
+    lines = plan_now(str(tmp_path), new, ["last"], outputs).steps
+    assert [line.earlier for line in lines] == [step.hash for _, step in old]
+    assert [line.changed_inputs for line in lines] == [(), ("raw",), ("raw",)]
+    assert [line.inputs for line in lines] == [(), ("raw",), ("middle",)]

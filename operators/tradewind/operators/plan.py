@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import DownstreamTasksSkipped
 from tradewind.deployment.fleet import check_cluster_access
 from tradewind.plans.plan import Decision, Plan, chunks
 from tradewind.plans.planning import plan_now, read_outputs
+from tradewind.plans.step_history import version_chunks
 from tradewind.plans.table import plan_table
 from tradewind.ray_jobs.dependencies import Environments
 from tradewind.records.info_files import step_info, write_experiment_info
@@ -79,7 +80,8 @@ class PlanOperator(BaseOperator):
             has_work = any(step.decision in _TO_DO for step in plan.steps)
             if group:
                 push_values(context, values)
-            push_plan(context, plan, chunks(plan) if has_work else {})
+            versions = version_chunks(plan, {task_id: experiment.of(step) for task_id, step in self.steps.items()})
+            push_plan(context, plan, versions | (chunks(plan) if has_work else {}))
             skipped = self._skipped(plan, experiment, context)
         if is_dry_run(context, group):
             emit_nothing(context, [step.name for step in plan.steps])

@@ -9,6 +9,7 @@ Decisions depend only on values read before: this module reads no store and no c
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from tradewind.plans.estimates import describe_resources
@@ -200,14 +201,29 @@ def make_plan(
     warnings += choice.lease_warnings()
     unexplained = choice.needing_reasons()
     explained = explain(unexplained) if explain is not None and unexplained else {}
-    lines = tuple(_line(task_id, step, choice, explained.get(step.output_path), now) for task_id, step in tasks)
+    task_of: dict[ResolvedStep, str] = {}
+    for task_id, step in tasks:
+        task_of.setdefault(step, task_id)
+    lines = tuple(
+        replace(
+            _line(task_id, step, choice, explained.get(step.output_path), now),
+            inputs=tuple(dict.fromkeys(task_of[each] for each in _read_by(step) if each in task_of)),
+        )
+        for task_id, step in tasks
+    )
     return Plan(prefix, lines, tuple(warnings))
+
+
+def _read_by(step: ResolvedStep) -> tuple[ResolvedStep, ...]:
+    return step.dependencies + step.pseudo_dependencies
 
 
 def _line(
     task_id: str, step: ResolvedStep, choice: PlanDecisions, explained: str | None, now: float | None
 ) -> PlannedStep:
     decision, lease = choice.decisions[step], choice.records[step].lease
+    has_producer = decision in (Decision.REUSE, Decision.WAIT)
+    by = lease.by if lease is not None and has_producer and not lease.written_by_marin else {}
     return PlannedStep(
         task_id,
         step.name,
@@ -218,8 +234,10 @@ def _line(
         attempt=lease.attempt if lease else 0,
         is_forced=decision is Decision.RUN and step in choice.forced,
         is_damaged=choice.records[step].is_damaged,
-        producer=_producer(lease) if decision in (Decision.REUSE, Decision.WAIT) else None,
+        producer=_producer(lease) if has_producer else None,
         place=describe_resources(step.step.resources),
+        producer_dag=_text_of(by, "dag"),
+        producer_run=_text_of(by, "run"),
     )
 
 
@@ -242,6 +260,11 @@ def _reason(step: ResolvedStep, choice: PlanDecisions, explained: str | None, no
             is_unreadable = choice.states[blocker] is RecordState.UNREADABLE
             return f"needs `{blocker.name}`, {'whose lease cannot be read' if is_unreadable else 'which failed before'}"
     return choice.pruned_reason(step)
+
+
+def _text_of(by: Mapping[str, object], key: str) -> str | None:
+    value = by.get(key)
+    return value if isinstance(value, str) and value else None
 
 
 def _producer(lease: Lease | None) -> str:

@@ -13,13 +13,13 @@ import datetime
 import logging
 import posixpath
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from tradewind.plans.plan import Decision, Plan, PlannedStep
 from tradewind.plans.version_records import list_folders
-from tradewind.records.attempts import BadAttemptError, attempt_path, parse_attempt
+from tradewind.records.attempts import Attempt, BadAttemptError, attempt_path, parse_attempt
 from tradewind.records.lease import Lease, Phase
 from tradewind.records.record import read_leases
 from tradewind.steps import Resources, kind_of_resources
@@ -48,6 +48,24 @@ class Estimate:
 
     def __str__(self) -> str:
         return f"about {format_hours(self.hours)} on {self.resources}"
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """The newest attempt at an output, once it has ended.
+
+    Attributes:
+        outcome: How it ended: succeeded, failed, stopped or lost.
+        hours: From its claim to its end, queue time included.
+        resources: Its resources in words; None if its spec does not state them.
+        ended_at: Time of the end in ISO 8601.
+    """
+
+    attempt: int
+    outcome: str
+    hours: float
+    resources: str | None
+    ended_at: str
 
 
 def with_estimates(plan: Plan, estimates: Mapping[str, Estimate]) -> Plan:
@@ -147,6 +165,39 @@ def read_estimates(plan: Plan) -> dict[str, Estimate]:
     }
 
 
+def read_runs(output_paths: Sequence[str]) -> dict[str, FinishedRun]:
+    """Return output path → the newest attempt that ended there; outputs without one are omitted.
+
+    Raises:
+        StoreUnavailableError: The store does not answer.
+    """
+    numbers = {path: lease.attempt for path, lease in read_leases(output_paths).items() if lease.attempt}
+    files = {path: attempt_path(path, number) for path, number in numbers.items()}
+    contents = read_contents(list(files.values()))
+    found = {path: _finished_run(file, contents[file]) for path, file in files.items() if file in contents}
+    return {path: run for path, run in found.items() if run is not None}
+
+
+def _finished_run(file: str, found: Content) -> FinishedRun | None:
+    try:
+        attempt = parse_attempt(file, found)
+        if attempt.outcome is None:
+            return None
+        hours = _hours_of(attempt)
+    except (BadAttemptError, ValueError, OverflowError, TypeError):
+        return None
+    try:
+        resources = describe_spec_resources(attempt.spec["resources"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        resources = None
+    return FinishedRun(attempt.number, attempt.outcome.value, hours, resources, attempt.ended_at)
+
+
+def _hours_of(attempt: Attempt) -> float:
+    took = datetime.datetime.fromisoformat(attempt.ended_at) - datetime.datetime.fromisoformat(attempt.started_at)
+    return took.total_seconds() / 3600
+
+
 def _versions_of(steps: Iterable[PlannedStep]) -> dict[str, list[str]]:
     """Return output path -> the outputs of the same name beside it, its own included."""
     paths = [step.output_path for step in steps]
@@ -170,7 +221,6 @@ def _estimate(file: str, found: Content | None) -> Estimate | None:
         if found is None:
             return None
         attempt = parse_attempt(file, found)
-        took = datetime.datetime.fromisoformat(attempt.ended_at) - datetime.datetime.fromisoformat(attempt.started_at)
-        return Estimate(took.total_seconds() / 3600, describe_spec_resources(attempt.spec["resources"]))
+        return Estimate(_hours_of(attempt), describe_spec_resources(attempt.spec["resources"]))
     except (BadAttemptError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None

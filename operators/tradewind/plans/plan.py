@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
@@ -60,6 +60,10 @@ class PlannedStep:
         producer: Producer of the output that is reused or awaited.
         estimate: Expected cost of running it, in words.
         place: Its resources in words; None if it names none.
+        inputs: Task ids of the steps of the plan that it reads, each once.
+        producer_dag: The DAG of the run that is the producer, if a run is; likewise ``producer_run``.
+        earlier: Hash of the nearest earlier version, if the plan compared one.
+        changed_inputs: Names of the inputs, direct or not, whose own config differs from that version's.
     """
 
     task_id: str
@@ -74,6 +78,11 @@ class PlannedStep:
     producer: str | None = None
     estimate: str | None = None
     place: str | None = None
+    inputs: tuple[str, ...] = ()
+    producer_dag: str | None = None
+    producer_run: str | None = None
+    earlier: str | None = None
+    changed_inputs: tuple[str, ...] = ()
 
     @property
     def version_name(self) -> str:
@@ -82,7 +91,8 @@ class PlannedStep:
 
     def to_json(self) -> dict[str, Any]:
         """Return this line as it is stored in XComs."""
-        return asdict(self) | {"decision": self.decision.value}
+        lists = {"inputs": list(self.inputs), "changed_inputs": list(self.changed_inputs)}
+        return {**vars(self), "decision": self.decision.value, **lists}
 
     @staticmethod
     def from_json(fields: object) -> PlannedStep:
@@ -95,7 +105,8 @@ class PlannedStep:
             known = parse_fields(fields, _LINE_FIELDS, _REQUIRED_LINE_FIELDS, whose="a step's")
         except RecordFormatError as error:
             raise BadPlanError(error) from None
-        return PlannedStep(**{**known, "decision": Decision(known["decision"])})
+        lists = {name: tuple(known.get(name, ())) for name in ("inputs", "changed_inputs")}
+        return PlannedStep(**{**known, "decision": Decision(known["decision"]), **lists})
 
 
 @dataclass(frozen=True)
@@ -163,6 +174,11 @@ _LINE_FIELDS: Final = {
     "producer": RAW_TEXT.or_null(),
     "estimate": RAW_TEXT.or_null(),
     "place": RAW_TEXT.or_null(),
+    "inputs": list_of(TEXT),
+    "producer_dag": RAW_TEXT.or_null(),
+    "producer_run": RAW_TEXT.or_null(),
+    "earlier": RAW_TEXT.or_null(),
+    "changed_inputs": list_of(RAW_TEXT),
 }
 _REQUIRED_LINE_FIELDS: Final = ("task_id", "name", "hash", "output_path", "decision", "reason")
 
@@ -180,11 +196,9 @@ def chunk_key(task_index: int) -> str:
 
 
 def chunks(plan: Plan) -> dict[str, dict[str, Any]]:
-    """Return all chunks of ``plan``, by key."""
-    return {
-        chunk_key(start): {"steps": [step.to_json() for step in plan.steps[start : start + CHUNK]]}
-        for start in range(0, len(plan.steps), CHUNK)
-    }
+    """Return all chunks of ``plan``, by key. Their lines state no inputs, which no task needs."""
+    lines = [replace(step, inputs=()).to_json() for step in plan.steps]
+    return {chunk_key(start): {"steps": lines[start : start + CHUNK]} for start in range(0, len(lines), CHUNK)}
 
 
 def planned_in(chunk_json: object, task_id: str) -> PlannedStep | None:

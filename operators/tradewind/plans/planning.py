@@ -10,8 +10,8 @@ from typing import Final
 
 from tradewind.plans.decisions import EVERYTHING, make_plan
 from tradewind.plans.estimates import read_estimates, with_estimates
-from tradewind.plans.plan import Decision, Plan
-from tradewind.plans.reasons import explain_steps
+from tradewind.plans.plan import Decision, Plan, PlannedStep
+from tradewind.plans.reasons import EarlierVersion, explain_steps
 from tradewind.plans.selection import Selection
 from tradewind.records.lease import Lease
 from tradewind.records.manifests import BadManifestError, read_manifest, verify_output
@@ -20,6 +20,8 @@ from tradewind.steps import ResolvedStep
 from tradewind.storage import Roots
 
 MAX_CONCURRENT_CHECKS: Final = 4
+MAX_CHANGED_INPUTS: Final = 20
+"""Per step of a plan."""
 
 
 @dataclass(frozen=True)
@@ -84,13 +86,25 @@ def plan_now(
         roots: Where paths that records name may be read; default: the prefix.
     """
     now, readable = time.time(), roots or Roots.of([prefix])
+    nearest: dict[str, EarlierVersion] = {}
 
     def explain(steps: Sequence[tuple[ResolvedStep, Record]]) -> dict[str, str]:
-        return {**explain_steps(steps, now=now, roots=readable), **outputs.faults}
+        explained = explain_steps(steps, now=now, roots=readable)
+        nearest.update(explained.nearest)
+        return {**explained.reasons, **outputs.faults}
 
     plan = make_plan(prefix, tasks, wanted, outputs.records, selection, explain, now=now)
+    plan = replace(plan, steps=tuple(_with_origin(step, nearest.get(step.output_path)) for step in plan.steps))
     plan = replace(plan, warnings=(*plan.warnings, *outputs.warnings, *_left_damaged(plan, outputs.faults)))
     return with_estimates(plan, read_estimates(plan))
+
+
+def _with_origin(step: PlannedStep, earlier: EarlierVersion | None) -> PlannedStep:
+    """Add which version the step was compared with, and the inputs that caused the new one."""
+    if earlier is None:
+        return step
+    causes = dict.fromkeys(change.step for change in earlier.changes if change.way)
+    return replace(step, earlier=earlier.hash, changed_inputs=tuple(causes)[:MAX_CHANGED_INPUTS])
 
 
 def _left_damaged(plan: Plan, faults: Mapping[str, str]) -> Iterator[str]:

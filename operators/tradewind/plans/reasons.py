@@ -17,11 +17,12 @@ import posixpath
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final
 
 from tradewind.plans.differences import Change, Comparison, sentence
-from tradewind.plans.version_records import Budget, StoredVersions, list_folders
+from tradewind.plans.version_records import Budget, CurrentVersion, StoredVersions, list_folders
 from tradewind.records.attempts import AttemptError, BadAttemptError, attempt_path, parse_attempt
 from tradewind.records.lease import Lease, Phase, UnreadableLeaseError
 from tradewind.records.record import Record, RecordState, Status, read_leases
@@ -106,8 +107,21 @@ class VersionHistory:
     not_compared: frozenset[str] = frozenset()
 
 
-def explain_new_versions(steps: Sequence[tuple[ResolvedStep, Record]], *, now: float, roots: Roots) -> dict[str, str]:
-    """Explain why steps run that never ran in this version: output path → reason; other steps are omitted.
+@dataclass(frozen=True)
+class Explanations:
+    """Reasons of a plan's steps.
+
+    Attributes:
+        reasons: Output path → reason, for each step that is not finished.
+        nearest: Output path → the earlier version with which a new version was compared.
+    """
+
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    nearest: Mapping[str, EarlierVersion] = field(default_factory=dict)
+
+
+def explain_new_versions(steps: Sequence[tuple[ResolvedStep, Record]], *, now: float, roots: Roots) -> Explanations:
+    """Explain why steps run that never ran in this version; other steps are omitted.
 
     If the store does not answer, the plan has no such reasons.
     """
@@ -116,27 +130,41 @@ def explain_new_versions(steps: Sequence[tuple[ResolvedStep, Record]], *, now: f
         history = find_history(new, roots)
     except StorageError as error:
         logger.warning("Earlier versions could not be read, so the plan does not state what changed: %s", error)
-        return {}
-    return {step.output_path: _reason(step, history, now) for step in new}
+        return Explanations()
+    nearest = {path: found[0] for path, found in history.nearest.items() if found}
+    return Explanations({step.output_path: _reason(step, history, now) for step in new}, nearest)
 
 
-def find_history(steps: Sequence[ResolvedStep], roots: Roots, limits: SearchLimits = PLAN_LIMITS) -> VersionHistory:
+def find_history(
+    steps: Sequence[CurrentVersion],
+    roots: Roots,
+    limits: SearchLimits = PLAN_LIMITS,
+    *,
+    inputs: Iterable[CurrentVersion] = (),
+    expected: Mapping[str, str] = MappingProxyType({}),
+) -> VersionHistory:
     """Find the earlier versions of ``steps`` and compare them.
 
     Args:
         roots: Where paths that records name may be read.
+        inputs: Versions that the steps read, directly or not; those of resolved steps are known.
+        expected: Of further inputs, ``name-hash`` → the output path with the record.
 
     Raises:
         StoreUnavailableError: The store does not answer.
     """
     budget = Budget(limits.requests)
     siblings = _find_siblings(steps, budget)
-    chosen = _admit(siblings, Budget(budget.left * 3 // 4), limits)
-    not_listed = {step.output_path for step in steps if step.step.override_output_path is None} - siblings.keys()
+    admitted = _admit(siblings, Budget(budget.left * 3 // 4), limits)
+    chosen = {path: [each for each in found if roots.allow(each)] for path, found in admitted.items()}  # links
+    not_listed = {step.output_path for step in steps if _has_versioned_path(step)} - siblings.keys()
     ages = _Ages(budget)
     ages.read(path for found in chosen.values() if len(found) > limits.compared for path in found)
     candidates = {path: ages.newest(found, limits.compared) for path, found in chosen.items()}
-    differences = _compare(steps, candidates, StoredVersions(budget, roots, _with_inputs(steps)))
+    resolved = _with_inputs(step for step in steps if isinstance(step, ResolvedStep))
+    stored = StoredVersions(budget, roots, (*steps, *resolved, *inputs))
+    stored.expect(expected)
+    differences = _compare(steps, candidates, stored)
     for found in differences.values():
         found.sort(key=lambda pair: len(pair[1]))
     ages.read(path for found in differences.values() for path in _nearest_paths(found, limits.reported))
@@ -153,11 +181,16 @@ def _reason(step: ResolvedStep, history: VersionHistory, now: float) -> str:
     return f"differs from {nearest[0].title(now)}: {sentence(nearest[0].changes)}"
 
 
-def _find_siblings(steps: Iterable[ResolvedStep], budget: Budget) -> dict[str, list[str]]:
+def _has_versioned_path(step: CurrentVersion) -> bool:
+    """Whether other versions of the step are beside it; a path that the step overrides has none."""
+    return step.output_path.endswith(f"/{step.version_name}")
+
+
+def _find_siblings(steps: Iterable[CurrentVersion], budget: Budget) -> dict[str, list[str]]:
     """Return output path → the output paths of other versions; an overridden output path has none."""
     of_folder: defaultdict[str, list[str]] = defaultdict(list)
     for step in steps:
-        if step.step.override_output_path is None:
+        if _has_versioned_path(step):
             of_folder[posixpath.dirname(step.output_path)].append(step.output_path)
     siblings: dict[str, list[str]] = {}
     for folder, names in list_folders(budget.take(list(of_folder))).items():
@@ -231,7 +264,7 @@ def _with_inputs(steps: Iterable[ResolvedStep]) -> set[ResolvedStep]:
 
 
 def _compare(
-    steps: Iterable[ResolvedStep], candidates: Mapping[str, Sequence[str]], stored: StoredVersions
+    steps: Iterable[CurrentVersion], candidates: Mapping[str, Sequence[str]], stored: StoredVersions
 ) -> dict[str, list[Difference]]:
     """Return output path → its earlier versions that have a record, with their differences."""
     versions = stored.read(dict.fromkeys(path for found in candidates.values() for path in found))
@@ -262,8 +295,8 @@ class AttemptSummary:
     since: str | None = None
 
 
-def explain_steps(steps: Sequence[tuple[ResolvedStep, Record]], *, now: float, roots: Roots) -> dict[str, str]:
-    """Return output path → reason for each step that is not finished; reads are batched."""
+def explain_steps(steps: Sequence[tuple[ResolvedStep, Record]], *, now: float, roots: Roots) -> Explanations:
+    """Explain each step that is not finished; reads are batched."""
     summaries: Mapping[str, AttemptSummary] = {}
     try:
         summaries = read_attempt_summaries({step.output_path: record for step, record in steps})
@@ -274,7 +307,8 @@ def explain_steps(steps: Sequence[tuple[ResolvedStep, Record]], *, now: float, r
         if record.state is not RecordState.FINISHED:
             summary = summaries.get(step.output_path, AttemptSummary())
             reasons[step.output_path] = state_reason(step, record, {step.output_path: summary.error}.get, summary.since)
-    return reasons | explain_new_versions(steps, now=now, roots=roots)
+    new = explain_new_versions(steps, now=now, roots=roots)
+    return Explanations({**reasons, **new.reasons}, new.nearest)
 
 
 def state_reason(step: ResolvedStep, record: Record, read_error_line: ReadErrorLine, since: str | None = None) -> str:

@@ -19,10 +19,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from tradewind.records.info_files import INFO_FILE, BadInfoError, parse_info
-from tradewind.steps import ResolvedStep
 from tradewind.steps.config_walk import describe
 from tradewind.steps.paths import version_name
 from tradewind.storage import Roots
@@ -38,6 +37,38 @@ Version = Mapping[str, Any]
 
 Lookup = Callable[[str, str], Version | None]
 """Returns the record of a version by the name and hash of its step."""
+
+
+class CurrentVersion(Protocol):
+    """A step in the version that others are compared with: resolved in this process, or as a record states it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def version_name(self) -> str: ...
+
+    @property
+    def output_path(self) -> str: ...
+
+    @property
+    def version(self) -> Version: ...
+
+
+@dataclass(frozen=True)
+class RecordedVersion:
+    """A version as a record states it; ``hash`` may differ from that of ``version``, which can name its inputs."""
+
+    name: str
+    hash: str
+    output_path: str
+    version: Version
+
+    @property
+    def version_name(self) -> str:
+        """Name and hash of the step, as shown to users."""
+        return version_name(self.name, self.hash)
+
 
 MAX_CONCURRENT_READS: Final = 32
 _HASH: Final = re.compile("[0-9a-f]{6}")
@@ -183,6 +214,12 @@ def version_hash(version: Version) -> str:
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()[:6]
 
 
+def flat_version(version: Version, inputs: Sequence[str], pseudo_inputs: Sequence[str] = ()) -> Version:
+    """Return the record with its inputs as ``name-hash`` texts, so that its size does not grow with its depth."""
+    pseudo = {"pseudo_dependencies": list(pseudo_inputs)} if pseudo_inputs else {}
+    return {"name": version["name"], "config": version["config"], "dependencies": list(inputs), **pseudo}
+
+
 def deep_inputs(version: Version) -> set[str]:
     """Return the ``name-hash`` texts in a valid record, at any depth."""
     pending, deep = [version], set()
@@ -237,7 +274,7 @@ class StoredVersions:
         roots: Where paths that records name may be read; records elsewhere count as gone.
     """
 
-    def __init__(self, budget: Budget, roots: Roots, steps: Iterable[ResolvedStep] = ()) -> None:
+    def __init__(self, budget: Budget, roots: Roots, steps: Iterable[CurrentVersion] = ()) -> None:
         self._budget = budget
         self._roots = roots
         self._steps = {step.version_name: step for step in steps}
@@ -265,6 +302,11 @@ class StoredVersions:
                 info = infos.get(self._places[text])
                 if info is not None and _is_of(info["version"], text, self._places[text]):
                     self._store(self._places[text], info, text)
+
+    def expect(self, output_paths: Mapping[str, str]) -> None:
+        """Note where the records of these ``name-hash`` texts are expected."""
+        for text, path in output_paths.items():
+            self._expect(text, path)
 
     def lookup(self, name: str, hash_: str) -> Version | None:
         """Return the record of one version, if known."""
