@@ -29,7 +29,7 @@ LAYERS: dict[str, set[str]] = {
     "storage": {"timeouts"},
     "cloud_tpu": {"text", "machine", "storage"},
     "ray_jobs": {"text", "timeouts", "machine", "storage", "cloud_tpu"},
-    "records": {"machine", "steps", "storage"},
+    "records": {"text", "machine", "steps", "storage"},
     "serialization": {"_version", "steps", "storage", "ray_jobs", "records"},
     "plans": {"text", "steps", "storage", "records"},
     "attempts": {"machine", "steps", "storage", "ray_jobs", "records", "serialization", "plans"},
