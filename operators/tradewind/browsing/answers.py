@@ -27,7 +27,8 @@ class MadeBy:
         step: Name of the step.
         version: Name and hash of the version, which names the folder.
         state: ``finished``, ``failed``, ``at work`` and the like, as ``RecordState``.
-        producer: The DAG, run and task that made it, or the user of a script; fields that are unknown are missing.
+        dag_id: The DAG that made it, with run and task; None if a script did.
+        script: The script that made it.
         problem: Why the records cannot be read, for example those of a later version.
     """
 
@@ -37,7 +38,7 @@ class MadeBy:
     dag_id: str | None = None
     run_id: str | None = None
     task_id: str | None = None
-    user: str | None = None
+    script: str | None = None
     problem: str | None = None
 
 

@@ -1,54 +1,102 @@
-"""Folders and files below the allowed roots."""
+"""Folders and files below the allowed roots.
+
+Processes of their own read the files, so a large or hostile one, or a store that does not answer, takes neither the
+memory nor a thread of the API server.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Final
+from urllib.parse import quote
 
-from fastapi import APIRouter, HTTPException, Query, Response
+from fastapi import APIRouter, Depends, HTTPException, Query, Response
+from fastapi.responses import StreamingResponse
 
+from tradewind.browsing import errors
 from tradewind.browsing.answers import Description, EntryPage, Root, RowPage, TextPage, WholeValue
+from tradewind.browsing.limits import MAX_LISTED, MAX_ROWS, MAX_TEXT_BYTES, MAX_VALUE_CHARS, VALUE_CHARS
+from tradewind.browsing.pool import Answer, shared_pool
+from tradewind.deployment.fleet import deployment_roots
+from tradewind.storage import Roots, StorageError
 from tradewind_ui.api.security import READS_DATA
 
 router = APIRouter(prefix="/data", dependencies=READS_DATA)
 
+_STATUSES: Final = {
+    errors.OutsideError: 403,
+    errors.MissingError: 404,
+    errors.TooLargeError: 413,
+    errors.WrongKindError: 415,
+    errors.UnreadableError: 422,
+    errors.StoreSilentError: 503,
+    errors.BusyError: 503,
+}
+_RETRY_S: Final = "5"
+_MAX_FILTER_CHARS: Final = 1000
+_MAX_COLUMNS: Final = 200
+
 Path = Annotated[str, Query(max_length=4096, description="A root, or a path below one.")]
+Place = Annotated[str | None, Query(max_length=1000)]
+
+
+def allowed_roots() -> Roots:
+    """Return the deployment's roots.
+
+    Raises:
+        HTTPException: 503: the configuration has paths that are none.
+    """
+    try:
+        return deployment_roots()
+    except StorageError as error:
+        raise HTTPException(503, f"allowed_roots in the [tradewind] section of airflow.cfg: {error}") from None
+
+
+AllowedRoots = Annotated[Roots, Depends(allowed_roots)]
 
 
 @router.get("/roots")
-async def data_roots() -> list[Root]:
+async def data_roots(roots: AllowedRoots) -> list[Root]:
     """Return the folders and buckets that the deployment allows."""
-    raise HTTPException(501)
+    return [Root(path) for path in roots.paths]
 
 
-@router.get("/list")
+@router.get("/list", response_model=EntryPage)
 async def data_list(
-    path: Path, prefix: str = "", after: str | None = None, limit: Annotated[int, Query(ge=1, le=1000)] = 200
-) -> EntryPage:
+    roots: AllowedRoots,
+    path: Path,
+    prefix: Annotated[str, Query(max_length=1000)] = "",
+    after: Place = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = 200,
+) -> Response:
     """Return a page of a folder's entries.
 
     Args:
         prefix: Only names that begin with this.
         after: ``next`` of the page before.
     """
-    raise HTTPException(501)
+    return await _answered("list", roots, path=path, prefix=prefix, after=after, limit=limit)
 
 
-@router.get("/describe")
-async def data_describe(path: Path) -> Description:
+@router.get("/describe", response_model=Description)
+async def data_describe(roots: AllowedRoots, path: Path) -> Response:
     """Return what a path is."""
-    raise HTTPException(501)
+    return await _answered("describe", roots, path=path)
 
 
-@router.get("/rows")
+@router.get("/rows", response_model=RowPage)
 async def data_rows(
+    roots: AllowedRoots,
     path: Path,
-    start: Annotated[int | None, Query(ge=0)] = None,
-    cursor: str | None = None,
+    start: Annotated[int | None, Query(ge=0, le=1 << 53)] = None,
+    cursor: Place = None,
     at: Annotated[float | None, Query(ge=0, le=1)] = None,
-    limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
-    columns: Annotated[list[str] | None, Query()] = None,
-    filter: str | None = None,
-) -> RowPage:
+    limit: Annotated[int, Query(ge=1, le=MAX_ROWS)] = 100,
+    columns: Annotated[list[str] | None, Query(max_length=_MAX_COLUMNS)] = None,
+    filter: Annotated[str, Query(max_length=_MAX_FILTER_CHARS)] = "",
+    chars: Annotated[int, Query(ge=1, le=MAX_VALUE_CHARS)] = VALUE_CHARS,
+) -> Response:
     """Return a page of rows, from a row's number, a cursor, or a fraction of the file; else from the beginning.
 
     Args:
@@ -58,29 +106,79 @@ async def data_rows(
         columns: Only these; repeat the parameter.
         filter: Only rows with this text in any value; ``column:text`` looks in one column. Upper and lower case count
             the same. It scans a bounded number of rows: ``next`` goes on.
+        chars: Characters of a value; longer ones are cut.
     """
-    raise HTTPException(501)
+    place = {"start": start, "cursor": cursor, "at": at}
+    return await _answered(
+        "rows", roots, path=path, **place, limit=limit, columns=columns or [], filter=filter, chars=chars
+    )
 
 
-@router.get("/value")
-async def data_value(path: Path, at: str, column: str) -> WholeValue:
+@router.get("/value", response_model=WholeValue)
+async def data_value(
+    roots: AllowedRoots,
+    path: Path,
+    at: Annotated[str, Query(max_length=100)],
+    column: Annotated[str, Query(max_length=4096)],
+) -> Response:
     """Return one value of a row whole; ``at`` is the row's."""
-    raise HTTPException(501)
+    return await _answered("value", roots, path=path, at=at, column=column)
 
 
-@router.get("/text")
-async def data_text(path: Path, offset: int = 0, bytes: Annotated[int, Query(ge=1, le=1 << 20)] = 1 << 16) -> TextPage:
+@router.get("/text", response_model=TextPage)
+async def data_text(
+    roots: AllowedRoots,
+    path: Path,
+    offset: Annotated[int, Query(ge=-(1 << 53), le=1 << 53)] = 0,
+    bytes: Annotated[int, Query(ge=1, le=MAX_TEXT_BYTES)] = 1 << 16,
+) -> Response:
     """Return a range of a text; a negative offset counts from the end."""
-    raise HTTPException(501)
+    return await _answered("text", roots, path=path, offset=offset, count=bytes)
 
 
 @router.get("/image", response_class=Response)
-async def data_image(path: Path) -> Response:
+async def data_image(roots: AllowedRoots, path: Path) -> Response:
     """Return a PNG, JPEG, GIF or WebP."""
-    raise HTTPException(501)
+    answer = await _ask("image", roots, path=path)
+    return Response(answer.body, media_type=str(answer.head["type"]))
 
 
 @router.get("/download", response_class=Response)
-async def data_download(path: Path) -> Response:
+async def data_download(roots: AllowedRoots, path: Path) -> Response:
     """Return a file as an attachment, in pieces."""
-    raise HTTPException(501)
+    first = await _ask("piece", roots, path=path, offset=0)
+    size, state = int(first.head["size"]), str(first.head["state"])
+    name = quote(path.rstrip("/").rpartition("/")[2], safe="")
+    headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{name}", "Content-Length": str(size)}
+
+    async def pieces() -> AsyncIterator[bytes]:
+        """Yield the file; an error ends the answer short of its length, which the browser reports."""
+        data, sent = first.body, 0
+        while sent < size:
+            if not data:
+                raise OSError(f"{path} became shorter during its download")
+            yield data[: size - sent]
+            sent += len(data)
+            if sent < size:
+                data = (await _ask("piece", roots, path=path, offset=sent, state=state)).body
+
+    return StreamingResponse(pieces(), media_type="application/octet-stream", headers=headers)
+
+
+async def _answered(call: str, roots: Roots, **arguments: Any) -> Response:
+    """Return a reader's JSON as it is: it is not parsed again here, however many rows it has."""
+    answer = await _ask(call, roots, **arguments)
+    return Response(answer.body, media_type=str(answer.head["type"]))
+
+
+async def _ask(call: str, roots: Roots, **arguments: Any) -> Answer:
+    """Ask a reader's process, which checks the path against the roots before it opens anything.
+
+    Raises:
+        HTTPException: The reader refused, or none is free.
+    """
+    try:
+        return await asyncio.wrap_future(shared_pool().submit(call, roots.paths, arguments))
+    except errors.BrowsingError as error:
+        status = _STATUSES[type(error)]
+        raise HTTPException(status, str(error), {"Retry-After": _RETRY_S} if status == 503 else None) from None

@@ -1,0 +1,182 @@
+"""Open files below the allowed roots, with a deadline: every reader of this package goes through ``Access``."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import os
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import IO, Any, Final, cast
+
+from tradewind.browsing.errors import MissingError, OutsideError, StoreSilentError, UnreadableError, WrongKindError
+from tradewind.browsing.limits import TIMEOUT_S
+from tradewind.browsing.memory import loading
+from tradewind.datasets.files import store_fingerprint
+from tradewind.storage import Location, Roots, StorageError
+from tradewind.storage.client import file_system_of, translated_client_errors
+from tradewind.storage.errors import StoreError
+
+_REMOTE_BLOCK_BYTES: Final = 1 << 20
+"""Bytes of one range request."""
+
+
+class OutOfTimeError(Exception):
+    """The deadline has passed before the reader came to its first row.
+
+    Attributes:
+        reached: The fraction of the file that it has come to.
+        place: Where the next request goes on; None if at the place that it asks for.
+    """
+
+    def __init__(self, reached: float, place: str | None = None) -> None:
+        super().__init__(f"reached {reached:.0%}")
+        self.reached = reached
+        self.place = place
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A path as its store describes it; ``state`` changes with the content, as far as the store tells."""
+
+    path: str
+    is_folder: bool
+    size: int
+    modified: str | None
+    state: str
+
+
+@dataclass
+class Access:
+    """What a request may open, and until when.
+
+    Attributes:
+        roots: None for a user of the command line, who may read everything that the process may.
+        deadline: By ``time.monotonic``.
+    """
+
+    roots: Roots | None
+    deadline: float = field(default_factory=lambda: time.monotonic() + TIMEOUT_S)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the deadline, negative after it."""
+        return self.deadline - time.monotonic()
+
+    def check(self, path: str) -> None:
+        """Refuse a path below no root; links of local disks are followed.
+
+        Raises:
+            OutsideError: It is elsewhere, or no path at all.
+        """
+        try:
+            if self.roots is None:
+                Location.of(path)
+            else:
+                self.roots.check(path, "path")
+        except StorageError as error:
+            raise OutsideError(str(error)) from None
+
+    def stat(self, path: str) -> Stored:
+        """Describe what is at ``path``.
+
+        Raises:
+            MissingError: Nothing is.
+            WrongKindError: It is a pipe, a socket or a device.
+        """
+        self.check(path)
+        with told(path):
+            fs, name = store_of(path)
+            if _is_local(fs):
+                return _local(path, os.stat(name))
+            fs.invalidate_cache()
+            info = fs.info(name)
+        is_folder = info["type"] == "directory"
+        return Stored(path, is_folder, int(info.get("size") or 0), moment_of(info), store_fingerprint(info))
+
+    def open(self, path: str) -> IO[bytes]:
+        """Open a regular file for reading; a pipe is not waited for.
+
+        The check of the roots is repeated on what was opened, since a link may have changed in between.
+        """
+        self.check(path)
+        with told(path):
+            fs, name = store_of(path)
+            if not _is_local(fs):
+                opened = fs.open(name, "rb", block_size=_REMOTE_BLOCK_BYTES)
+                return cast("IO[bytes]", io.BufferedReader(opened, _REMOTE_BLOCK_BYTES))
+            number = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        file = open(number, "rb", buffering=1 << 16)  # noqa: SIM115 - the caller closes it
+        try:
+            found = os.fstat(number)
+            if stat.S_ISDIR(found.st_mode):
+                raise WrongKindError(f"{path} is a folder.")
+            _local(path, found)
+            real = f"/proc/self/fd/{number}"
+            if self.roots is not None and os.path.exists(real) and not self.roots.allow(os.readlink(real)):
+                raise MissingError(f"{path} changed while it was opened. Reload the page.")
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+
+def store_of(path: str) -> tuple[Any, str]:
+    """Return the file system of a path and its name there; the first call loads the store's client."""
+    with loading():
+        return file_system_of(path)
+
+
+@contextmanager
+def told(path: str) -> Iterator[None]:
+    """Translate what a store raises to sentences about ``path``."""
+    try:
+        with translated_client_errors(path):
+            yield
+    except (FileNotFoundError, NotADirectoryError):
+        raise MissingError(f"Nothing is at {path}: it was removed, or the address is wrong.") from None
+    except IsADirectoryError:
+        raise WrongKindError(f"{path} is a folder.") from None
+    except StoreError as error:
+        local = "://" not in path
+        if local and isinstance(error.__cause__, PermissionError):
+            raise OutsideError(f"The API server may not read {path}: its user has no permission.") from None
+        raise StoreSilentError(f"{error}. Try again in a moment." if not local else str(error)) from None
+    except StorageError as error:
+        raise UnreadableError(str(error)) from None
+
+
+def moment_of(info: Mapping[str, Any]) -> str | None:
+    """Return the time of the last change in an entry of fsspec, as ISO 8601 in UTC."""
+    for key in ("mtime", "LastModified", "updated", "last_modified", "modified", "created"):
+        value = info.get(key)
+        if isinstance(value, (int, float)):
+            return iso(value)
+        if isinstance(value, datetime.datetime):
+            return value.astimezone(datetime.UTC).isoformat(timespec="seconds")
+        if isinstance(value, str):
+            return value
+    return None
+
+
+def iso(timestamp: float) -> str | None:
+    """Return a time as ISO 8601 in UTC; None for one that no calendar has."""
+    try:
+        return datetime.datetime.fromtimestamp(timestamp, datetime.UTC).isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _is_local(fs: Any) -> bool:
+    return "file" in (fs.protocol if isinstance(fs.protocol, (tuple, list)) else (fs.protocol,))
+
+
+def _local(path: str, found: os.stat_result) -> Stored:
+    is_folder = stat.S_ISDIR(found.st_mode)
+    if not is_folder and not stat.S_ISREG(found.st_mode):
+        raise WrongKindError(f"{path} is no regular file: a pipe, a socket or a device, which pages do not open.")
+    state = f"{found.st_ino}-{found.st_mtime_ns}-{found.st_size}"
+    return Stored(path, is_folder, found.st_size, iso(found.st_mtime), state)

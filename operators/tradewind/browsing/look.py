@@ -1,0 +1,179 @@
+"""What pages and the command line ask: each answer comes from the reader of the path's format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from tradewind.browsing import images, texts
+from tradewind.browsing.access import Access, Stored
+from tradewind.browsing.answers import Description, EntryPage, RowPage, TextPage, WholeValue
+from tradewind.browsing.errors import BrowsingError, TooLargeError, UnreadableError, WrongKindError
+from tradewind.browsing.formats import BY_NAME, FOLDER, FORMATS, TEXT, Details, Format, format_of_head, format_of_name
+from tradewind.browsing.limits import (
+    DOWNLOAD_PIECE_BYTES,
+    MAX_DOWNLOAD_BYTES,
+    MAX_LISTED,
+    MAX_ROWS,
+    MAX_TEXT_BYTES,
+    MAX_VALUE_CHARS,
+    MAX_WHOLE_VALUE_CHARS,
+)
+from tradewind.browsing.listing import is_output_folder, list_entries, names_in
+from tradewind.browsing.made_by import maker_above
+from tradewind.browsing.paging import Asked, make_page, make_value
+from tradewind.datasets.files import basename
+from tradewind.text import single_line
+
+_HEAD_BYTES: Final = 4096
+
+
+def describe(access: Access, path: str) -> Description:
+    """Return what is at ``path``."""
+    stored = access.stat(path)
+    found = format_at(access, stored)
+    details, notes = Details(), []
+    try:
+        details = found.describe(access, stored)
+    except BrowsingError as error:  # a damaged file can still be downloaded
+        notes.append(str(error))
+    made = None
+    try:
+        made = maker_above(access, path)
+    except BrowsingError as error:
+        notes.append(single_line(error))
+    is_output = stored.is_folder and made is not None and made[0] == path.rstrip("/")
+    return Description(
+        path,
+        basename(path) or path,
+        "output" if is_output else "folder" if stored.is_folder else "file",
+        found.name,
+        found.title,
+        list(found.views),
+        None if stored.is_folder else stored.size,
+        stored.modified,
+        details.columns,
+        details.rows,
+        found.by_number,
+        details.facts,
+        details.arrays,
+        details.files,
+        details.related,
+        made[1] if made else None,
+        made[0] if made else None,
+        [*notes, *details.notes],
+    )
+
+
+def list_folder(access: Access, path: str, prefix: str = "", after: str | None = None, limit: int = 200) -> EntryPage:
+    """Return a page of a folder's entries."""
+    stored = access.stat(path)
+    if not stored.is_folder:
+        raise WrongKindError(f"{path} is a file, and no folder.")
+    return list_entries(access, stored, prefix, after, min(limit, MAX_LISTED))
+
+
+def rows(access: Access, path: str, **asked: Any) -> RowPage:
+    """Return a page of rows; the arguments are those of ``Asked``."""
+    stored = access.stat(path)
+    found = _with_rows(access, stored)
+    wanted = Asked(**asked)
+    wanted = replace(wanted, limit=min(wanted.limit, MAX_ROWS), chars=min(wanted.chars, MAX_VALUE_CHARS))
+    if wanted.start is not None and not found.by_number:
+        if wanted.start:
+            raise UnreadableError(f"Rows of {found.title} have no numbers to begin at: give a cursor, or a fraction.")
+        wanted = replace(wanted, start=None)
+    source = found.rows(access, stored, wanted)
+    try:
+        return make_page(path, found.name, source, wanted, access)
+    finally:
+        source.close()
+
+
+def value(access: Access, path: str, at: str, column: str) -> WholeValue:
+    """Return one value whole."""
+    stored = access.stat(path)
+    found = _with_rows(access, stored)
+    # One character more than is shown tells that the value is cut.
+    source = found.rows(access, stored, Asked(cursor=at, limit=1, chars=MAX_WHOLE_VALUE_CHARS))
+    try:
+        return make_value(path, source, at, column)
+    finally:
+        source.close()
+
+
+def text(access: Access, path: str, offset: int = 0, count: int = 1 << 16) -> TextPage:
+    """Return a range of a file as text, whatever it is."""
+    stored = access.stat(path)
+    if stored.is_folder:
+        raise WrongKindError(f"{path} is a folder.")
+    return texts.read_text(access, stored, offset, min(count, MAX_TEXT_BYTES))
+
+
+def image(access: Access, path: str) -> tuple[str, bytes]:
+    """Return media type and bytes of an image."""
+    stored = access.stat(path)
+    if stored.is_folder:
+        raise WrongKindError(f"{path} is a folder.")
+    return images.read_image(access, stored)
+
+
+def piece(access: Access, path: str, offset: int, state: str = "") -> tuple[Stored, bytes]:
+    """Return a piece of a file for its download, and what the file is.
+
+    Args:
+        state: Of the file when its download began.
+
+    Raises:
+        UnreadableError: The file has changed since.
+        TooLargeError: It is too large to be passed on.
+    """
+    stored = access.stat(path)
+    if stored.is_folder:
+        raise WrongKindError(f"{path} is a folder; a page downloads files.")
+    if stored.size > MAX_DOWNLOAD_BYTES:
+        raise TooLargeError(
+            f"{path} has {stored.size:,} bytes, and {MAX_DOWNLOAD_BYTES >> 30} GB pass through the API server at most: "
+            "copy it from the store itself."
+        )
+    if state and state != stored.state:
+        raise UnreadableError(f"{path} changed during the download.")
+    with access.open(path) as file:
+        file.seek(offset)
+        return stored, file.read(DOWNLOAD_PIECE_BYTES)
+
+
+def format_at(access: Access, stored: Stored) -> Format:
+    """Return the format of what is at a path: by its name, the names inside, or its first bytes."""
+    if stored.is_folder:
+        known = {name: each for each in FORMATS for name in each.files}
+        present = names_in(access, stored.path, tuple(known))
+        found = next((known[name] for name in known if name in present), None)
+        if found is not None:
+            return found
+        return BY_NAME["output"] if is_output_folder(access, stored.path) else FOLDER
+    named = format_of_name(stored.path)
+    if named is not None:
+        return named
+    with access.open(stored.path) as file:
+        return format_of_head(file.read(_HEAD_BYTES)) if stored.size else TEXT
+
+
+def _with_rows(access: Access, stored: Stored) -> Format:
+    found = format_at(access, stored)
+    if "rows" not in found.views:
+        raise WrongKindError(f"{stored.path} is {found.title}, which has no rows.")
+    return found
+
+
+CALLS: Final[dict[str, Callable[..., Any]]] = {
+    "describe": describe,
+    "list": list_folder,
+    "rows": rows,
+    "value": value,
+    "text": text,
+    "image": image,
+    "piece": piece,
+}
+"""By name, as ``pool`` passes them to a reader's process."""

@@ -1,0 +1,285 @@
+"""Compressed files as streams that can be entered in the middle.
+
+A gzip stream can be read only from its beginning, since each part refers to the text before it. So the first reader
+leaves restart points: copies of the decompressor, each with the 32 KiB that it may refer to. Other formats keep the
+stream where the last page ended, and begin again for a place before that.
+"""
+
+from __future__ import annotations
+
+import io
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, Final, cast
+
+from tradewind.browsing.access import Access, OutOfTimeError, Stored
+from tradewind.browsing.errors import UnreadableError
+from tradewind.datasets.token_rows import open_unpacked
+from tradewind.text import single_line
+
+PACKED: Final = (".gz", ".zst", ".zstd", ".bz2")
+_READ_BYTES: Final = 1 << 18
+_OUT_BYTES: Final = 1 << 20
+_TAIL_BYTES: Final = 3 << 20
+_POINT_BYTES: Final = 4 << 20
+"""Compressed bytes between the first restart points; a page that begins between two unpacks so much."""
+_MAX_POINTS: Final = 160
+"""Restart points of one file, of about 40 KB each: when there are more, every second one goes."""
+_MAX_KEPT: Final = 4
+"""Compressed files whose restart points or streams one process keeps."""
+
+
+class Unpacked(io.RawIOBase):
+    """The content of a compressed file, from any offset on.
+
+    The last bytes that were unpacked stay, so that the next page can begin a little before them.
+
+    Attributes:
+        access: Of the present request, whose deadline counts.
+        at: Offset of the next byte that a reader gets.
+        unpacked: Offset of the next byte that will be unpacked.
+    """
+
+    access: Access
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+        self.at = self.unpacked = 0
+        self._tail = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self.at
+
+    def readinto(self, buffer: Any) -> int:
+        if self.at == self.unpacked:
+            more = self._unpack()
+            self._tail = self._tail[-(_TAIL_BYTES - len(more)) :] + more
+        begin = self.at - (self.unpacked - len(self._tail))
+        data = self._tail[begin : begin + len(buffer)]
+        self.at += len(data)
+        buffer[: len(data)] = data
+        return len(data)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        if whence != io.SEEK_SET:
+            raise io.UnsupportedOperation("a compressed stream is entered by its offset")
+        if not self.unpacked - len(self._tail) <= offset <= self.unpacked:
+            self.go_near(offset)
+            while self.unpacked < offset and self._forward():
+                pass
+        self.at = min(offset, self.unpacked)
+        return self.at
+
+    def seek_fraction(self, fraction: float) -> int:
+        """Go to a fraction of the compressed bytes; return the offset in the content."""
+        target = int(self.size * fraction)
+        self.go_near_packed(target)
+        while self.packed_at() < target and self._forward():
+            pass
+        self.at = self.unpacked
+        return self.at
+
+    def fraction(self) -> float:
+        """The fraction of the compressed bytes that was read."""
+        return min(self.packed_at() / self.size, 1.0) if self.size else 1.0
+
+    def _forward(self) -> bool:
+        if self.access.left_s < 0:
+            self.at = self.unpacked
+            raise OutOfTimeError(self.fraction())
+        self._tail = self._unpack()
+        return bool(self._tail)
+
+    def _unpack(self) -> bytes:
+        data = self.next_bytes(_OUT_BYTES)
+        self.unpacked += len(data)
+        return data
+
+    def begin_at(self, offset: int) -> None:
+        """Set the place after the decoder has moved."""
+        self.at = self.unpacked = offset
+        self._tail = b""
+
+    def next_bytes(self, count: int) -> bytes:
+        """Return the next bytes, at most ``count``; none at the end."""
+        raise NotImplementedError
+
+    def packed_at(self) -> int:
+        """The number of compressed bytes that were read."""
+        raise NotImplementedError
+
+    def go_near(self, offset: int) -> None:
+        """Go to the best known place at or before ``offset``."""
+        raise NotImplementedError
+
+    def go_near_packed(self, target: int) -> None:
+        """Go to the best known place at or before a number of compressed bytes."""
+        raise NotImplementedError
+
+
+class GzipStream(Unpacked):
+    """A gzip file of any number of members, with restart points."""
+
+    def __init__(self, access: Access, stored: Stored) -> None:
+        super().__init__(stored.size)
+        self._file = access.open(stored.path)
+        self._spacing = _POINT_BYTES
+        self._points: list[tuple[int, int, Any]] = [(0, 0, _decompressor())]
+        self._go(self._points[0])
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+    def _go(self, point: tuple[int, int, Any]) -> None:
+        offset, self._packed, decoder = point
+        self.begin_at(offset)
+        self._decoder = decoder.copy()
+        self._file.seek(self._packed)
+        self._input = b""
+
+    def next_bytes(self, count: int) -> bytes:
+        while True:
+            if self._decoder.eof and not self._next_member():
+                return b""
+            if not self._input:
+                self._leave_point()
+                self._input = self._file.read(_READ_BYTES)
+                if not self._input:
+                    raise EOFError("the file ends inside a compressed member")
+            before = len(self._input)
+            data: bytes = self._decoder.decompress(self._input, count)
+            self._input = self._decoder.unconsumed_tail or self._decoder.unused_data
+            self._packed += before - len(self._input)
+            if data:
+                return data
+
+    def _next_member(self) -> bool:
+        while True:
+            self._input = self._input.lstrip(b"\0")  # padding
+            if not self._input:
+                self._input = self._file.read(_READ_BYTES)
+                if not self._input:
+                    return False
+            if self._input.strip(b"\0"):
+                break
+        self._decoder = _decompressor()
+        return True
+
+    def _leave_point(self) -> None:
+        if self._packed - self._points[-1][1] < self._spacing:
+            return
+        self._points.append((self.unpacked, self._packed, self._decoder.copy()))
+        if len(self._points) > _MAX_POINTS:
+            del self._points[1::2]
+            self._spacing *= 2
+
+    def packed_at(self) -> int:
+        return self._packed
+
+    def go_near(self, offset: int) -> None:
+        self._nearest(lambda point: point[0] <= offset, is_ahead=self.unpacked <= offset)
+
+    def go_near_packed(self, target: int) -> None:
+        self._nearest(lambda point: point[1] <= target, is_ahead=self._packed <= target)
+
+    def _nearest(self, is_before: Callable[[tuple[int, int, Any]], bool], *, is_ahead: bool) -> None:
+        best = max(filter(is_before, self._points), key=lambda point: point[0])
+        if not is_ahead or best[0] > self.unpacked:
+            self._go(best)
+
+
+class ForwardStream(Unpacked):
+    """A file that ``open_unpacked`` reads, from its beginning only."""
+
+    def __init__(self, access: Access, stored: Stored) -> None:
+        super().__init__(stored.size)
+        self.access = access
+        self._path = stored.path
+        self._stack = ExitStack()
+        self._begin()
+
+    def close(self) -> None:
+        self._stack.close()
+        super().close()
+
+    def _begin(self) -> None:
+        self._stack.close()
+        self._file = self._stack.enter_context(self.access.open(self._path))
+        self._content = self._stack.enter_context(open_unpacked(self._path, lambda _: self._file))
+        self.begin_at(0)
+
+    def next_bytes(self, count: int) -> bytes:
+        data: bytes = self._content.read1(count) if hasattr(self._content, "read1") else self._content.read(count)
+        return data
+
+    def packed_at(self) -> int:
+        return self._file.tell()
+
+    def go_near(self, offset: int) -> None:
+        if offset < self.unpacked:
+            self._begin()
+
+    def go_near_packed(self, target: int) -> None:
+        if target < self.packed_at():
+            self._begin()
+
+
+_kept: OrderedDict[str, tuple[str, Unpacked]] = OrderedDict()
+"""Path → state and stream of the files that were read last."""
+
+
+def is_packed(path: str) -> bool:
+    """Whether the name says that the file is compressed."""
+    return path.endswith(PACKED)
+
+
+def content_of(access: Access, stored: Stored) -> tuple[io.BufferedReader, Unpacked | None]:
+    """Open a file's content for lines: itself, or unpacked as its name says, with the stream behind it.
+
+    The caller closes what is not packed, and detaches the other: its stream is kept for the next request.
+    """
+    if not is_packed(stored.path):
+        file = access.open(stored.path)
+        return (file if isinstance(file, io.BufferedReader) else io.BufferedReader(cast(Any, file))), None
+    access.check(stored.path)
+    state, stream = _kept.pop(stored.path, ("", None))
+    if stream is not None and state != stored.state:
+        stream.close()
+        stream = None
+    if stream is None:
+        is_gzip = stored.path.endswith(".gz")
+        stream = GzipStream(access, stored) if is_gzip else ForwardStream(access, stored)
+    stream.access = access
+    _kept[stored.path] = stored.state, stream
+    while len(_kept) > _MAX_KEPT:
+        _kept.popitem(last=False)[1][1].close()
+    return io.BufferedReader(stream, _OUT_BYTES), stream
+
+
+def forget(path: str) -> None:
+    """Close the stream of a packed file, for example after an error."""
+    if path in _kept:
+        _kept.pop(path)[1].close()
+
+
+READ_ERRORS: Final = (OSError, EOFError, zlib.error)
+
+
+def damaged(path: str, error: Exception) -> UnreadableError:
+    """Return the error of a file that cannot be unpacked further."""
+    forget(path)
+    return UnreadableError(f"{path} cannot be read on: {single_line(error)}. It is damaged, or still being written.")
+
+
+def _decompressor() -> Any:
+    return zlib.decompressobj(wbits=31)

@@ -1,0 +1,208 @@
+"""Make a page of rows from a format's source of rows: filter, limits, and values cut to size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, cast
+
+from tradewind.browsing.access import Access, OutOfTimeError
+from tradewind.browsing.answers import Column, Row, RowPage, Scalar, WholeValue
+from tradewind.browsing.cells import cell_of, holds, type_name, whole_text
+from tradewind.browsing.errors import UnreadableError
+from tradewind.browsing.limits import (
+    MAX_COLUMNS,
+    MAX_PAGE_BYTES,
+    MAX_SCANNED_ROWS,
+    MAX_WHOLE_VALUE_CHARS,
+    VALUE_CHARS,
+)
+
+ONLY_COLUMN: Final = "value"
+"""The column of rows that are no objects."""
+_CHECKED_ROWS: Final = 64
+"""The clock is read once in so many rows."""
+_CELL_BYTES: Final = 16
+"""What a value takes besides its text."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawRow:
+    """A row as its format reads it: a mapping of columns, or one value; ``problem`` if it cannot be read."""
+
+    at: str
+    number: int | None
+    value: Any
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a request asks for.
+
+    Attributes:
+        start: Number of the first row, from 0; of formats that count rows.
+        cursor: A place that a source gave.
+        at: A fraction of the file.
+        filter: A text that a row must contain, or ``column:text``.
+        chars: Characters of a value.
+    """
+
+    start: int | None = None
+    cursor: str | None = None
+    at: float | None = None
+    limit: int = 100
+    columns: Sequence[str] = ()
+    filter: str = ""
+    chars: int = VALUE_CHARS
+
+    @property
+    def raw_chars(self) -> int | None:
+        """Characters of a value that a source has to read; None for all, which a filter needs."""
+        return None if self.filter else self.chars + 1
+
+
+class RowSource(Protocol):
+    """Rows of one file from a place on.
+
+    Attributes:
+        columns: The columns of the file; None if each row has its own.
+        total: Number of rows of the file, if known.
+        note: A sentence about the place or the columns.
+    """
+
+    columns: list[Column] | None
+    total: int | None
+    note: str | None
+
+    def __iter__(self) -> Iterator[RawRow]: ...
+
+    def after(self) -> str | None:
+        """Return the place after the row that was read last; None at the end of the file."""
+
+    def position(self) -> float | None:
+        """Return that place as a fraction of the file."""
+
+    def close(self) -> None:
+        """Close the file."""
+
+
+@dataclass
+class _Page:
+    """A page while it is filled."""
+
+    asked: Asked
+    known: list[str]
+    fixed: bool
+    rows: list[tuple[RawRow, Mapping[str, Any]]] = field(default_factory=list)
+    size: int = 0
+    dropped: int = 0
+
+    def add(self, raw: RawRow, values: Mapping[str, Any]) -> None:
+        cells = {}
+        for name, value in values.items():
+            if not self.fixed and name not in self.seen:
+                if len(self.known) >= MAX_COLUMNS:
+                    self.dropped += 1
+                    continue
+                self.known.append(name)
+                self.seen.add(name)
+            cells[name] = cell = cell_of(value, self.asked.chars)
+            self.size += _CELL_BYTES + (len(cell.value) if isinstance(cell.value, str) else 0)
+            if not self.fixed:
+                self.types.setdefault(name, set()).add(type_name(value))
+        self.rows.append((raw, cells))
+
+    def __post_init__(self) -> None:
+        self.seen = set(self.known)
+        self.types: dict[str, set[str]] = {}
+
+    def row(self, raw: RawRow, cells: Mapping[str, Any]) -> Row:
+        values: list[Scalar] = []
+        cut: list[int] = []
+        nested: list[int] = []
+        for index, name in enumerate(self.known):
+            cell = cells.get(name)
+            values.append(None if cell is None else cell.value)
+            if cell is not None and cell.is_cut:
+                cut.append(index)
+            if cell is not None and cell.is_nested:
+                nested.append(index)
+        return Row(raw.at, raw.number, values, cut, nested, raw.problem)
+
+
+def make_page(path: str, format_name: str, source: RowSource, asked: Asked, access: Access) -> RowPage:
+    """Read rows from ``source`` until the page is full, the file ends, or a limit is reached."""
+    column, wanted = _filter_of(asked, source)
+    known = [each.name for each in source.columns or ()]
+    page = _Page(asked, known, source.columns is not None)
+    scanned, note = 0, source.note
+    try:
+        for raw in source:
+            scanned += 1
+            values = _values(raw.value, asked.columns if source.columns is None else ())
+            if not wanted or _matches(raw, values, column, wanted):
+                page.add(raw, {} if raw.problem else values)
+            if (stop := _stop(page, scanned, access, asked)) is not None:
+                note = stop or note
+                break
+        following = source.after()
+    except OutOfTimeError as error:
+        where = f"The reader came to {error.reached:.0%} of the file in the time of one request"
+        note = f"{where}, and keeps its place for some minutes: load again to go on."
+        following = error.place or asked.cursor
+    if page.dropped:
+        note = f"The rows have more than {MAX_COLUMNS} columns; name those to show."
+    types = {name: " | ".join(sorted(kinds - {"null"} or kinds)) for name, kinds in page.types.items()}
+    columns = source.columns or [Column(name, types.get(name, "")) for name in page.known]
+    rows = [page.row(raw, cells) for raw, cells in page.rows]
+    return RowPage(path, format_name, columns, rows, following, source.total, scanned, source.position(), note)
+
+
+def make_value(path: str, source: RowSource, cursor: str, column: str) -> WholeValue:
+    """Return the value of a column in the first row of ``source``."""
+    raw = next(iter(source), None)
+    if raw is None or raw.problem:
+        raise UnreadableError(f"{path} has no readable row at {cursor}." if raw is None else f"{path}: {raw.problem}")
+    values = _values(raw.value, ())
+    if column not in values:
+        raise UnreadableError(f"The row of {path} at {cursor} has no column {column!r}.")
+    kind, text = whole_text(values[column])
+    shown = text[:MAX_WHOLE_VALUE_CHARS]
+    return WholeValue(path, raw.at, column, cast(Any, kind), shown, len(text), len(text) > len(shown))
+
+
+def _values(value: Any, columns: Sequence[str]) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        return {ONLY_COLUMN: value}
+    return {name: value[name] for name in columns if name in value} if columns else value
+
+
+def _filter_of(asked: Asked, source: RowSource) -> tuple[str | None, str]:
+    """Return the column to look in, if any, and the text in lower case."""
+    name, is_named, text = asked.filter.partition(":")
+    known = [each.name for each in source.columns or ()]
+    if is_named and text and (name in known or (source.columns is None and name.isidentifier())):
+        return name, text.lower()
+    return None, asked.filter.lower()
+
+
+def _matches(raw: RawRow, values: Mapping[str, Any], column: str | None, wanted: str) -> bool:
+    if raw.problem:
+        return False
+    if column is not None:
+        return holds(values.get(column), wanted)
+    return any(holds(value, wanted) for value in values.values())
+
+
+def _stop(page: _Page, scanned: int, access: Access, asked: Asked) -> str | None:
+    """Return why the page ends here: empty if it is full; None if it goes on."""
+    if len(page.rows) >= asked.limit:
+        return ""
+    if page.size >= MAX_PAGE_BYTES:
+        return f"The page ends at {len(page.rows):,} rows, which have {MAX_PAGE_BYTES >> 20} MB of texts."
+    if scanned >= MAX_SCANNED_ROWS:
+        return f"The page ends after {scanned:,} rows, of which {len(page.rows):,} match."
+    if scanned % _CHECKED_ROWS == 0 and access.left_s < 0:
+        return f"The page ends after {scanned:,} rows, which took the time of one request."
+    return None

@@ -1,0 +1,111 @@
+"""A reader's process: answers requests on its standard input, with bounded memory.
+
+The kernel refuses memory beyond the limit, and ends the process if it blocks for longer than its request may take. So
+a file made to exhaust a reader ends at most this process, never the server that shows the page.
+
+Messages are a line of JSON each; the answer's line gives the length of the body that follows it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tradewind.browsing.access import Access
+from tradewind.browsing.errors import BrowsingError, TooLargeError, UnreadableError
+from tradewind.browsing.limits import GRACE_S, MEMORY_BYTES
+from tradewind.browsing.memory import bounded, memory_of_process
+from tradewind.storage import Roots
+
+IDLE_S: Final = 300.0
+"""A process without requests ends after so long, and gives back its memory and restart points."""
+_NICE: Final = 5
+"""The server's own work comes first."""
+_KEPT_BYTES: Final = 512 << 20
+"""A process ends when it keeps more: modules, tokenizers, restart points and what the allocator does not give back."""
+_STACK_BYTES: Final = 1 << 20
+MEDIA_TYPE: Final = "application/json"
+
+
+def main() -> None:
+    """Answer requests until the input ends or nothing has come for a while."""
+    _prepare()
+    requests, answers = sys.stdin.buffer, sys.stdout.buffer
+    while select.select([requests], [], [], IDLE_S)[0]:
+        line = requests.readline()
+        if not line:
+            return
+        head, body = _answer(json.loads(line))
+        answers.write(json.dumps({**head, "length": len(body)}).encode() + b"\n" + body)
+        answers.flush()
+        del head, body
+        if memory_of_process("VmRSS") > _KEPT_BYTES:
+            return
+
+
+def _prepare() -> None:
+    os.nice(_NICE)
+    threading.stack_size(_STACK_BYTES)
+    import pyarrow as pa
+    import pyarrow.compute
+    import pyarrow.parquet
+
+    pa.set_memory_pool(pa.system_memory_pool())
+    pa.set_cpu_count(1)
+    pa.set_io_thread_count(1)
+
+
+def _answer(request: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
+    """Return the head of the answer and its body."""
+    timeout_s = float(request["timeout_s"])
+    signal.setitimer(signal.ITIMER_REAL, timeout_s + GRACE_S)  # ends this process, also if its parent is gone
+    roots = None if request["roots"] is None else Roots(tuple(request["roots"]))
+    access = Access(roots, time.monotonic() + timeout_s)
+    try:
+        with bounded():
+            return _called(request["call"], access, request["arguments"])
+    except MemoryError:
+        return _refused(TooLargeError(_too_much(request["arguments"]["path"]))), b""
+    except BrowsingError as error:
+        return _refused(error), b""
+    except TimeoutError:
+        return _refused(TooLargeError(f"{request['arguments']['path']} took longer than {timeout_s:.0f} s.")), b""
+    except Exception as error:
+        what = f"{request['arguments']['path']} cannot be read: {type(error).__name__}: {error}"
+        return _refused(UnreadableError(what[:500])), b""
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _called(call: str, access: Access, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
+    from tradewind.browsing.look import CALLS
+
+    answer = CALLS[call](access, **arguments)
+    if call == "image":
+        return {"type": answer[0]}, answer[1]
+    if call == "piece":
+        return {"type": "", "size": answer[0].size, "state": answer[0].state}, answer[1]
+    return {"type": MEDIA_TYPE}, json.dumps(dataclasses.asdict(answer), ensure_ascii=False).encode("utf-8", "replace")
+
+
+def _refused(error: BrowsingError) -> dict[str, Any]:
+    return {"error": type(error).__name__, "message": str(error)}
+
+
+def _too_much(path: str) -> str:
+    return (
+        f"{path} needs more than {MEMORY_BYTES >> 20} MB of memory to show this: ask for fewer rows or columns, or "
+        "download it."
+    )
+
+
+if __name__ == "__main__":
+    main()
