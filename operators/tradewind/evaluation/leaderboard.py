@@ -7,7 +7,7 @@ Nothing is averaged over tasks, since a mean of unlike numbers has no meaning.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Final
@@ -112,11 +112,11 @@ def rank(
     Raises:
         ValueError: One of ``tasks`` or ``metrics`` was not measured by any.
     """
-    boards: dict[tuple[Any, ...], dict[str, Measured]] = {}
-    for subject in subjects:
-        for each in subject.measured():
-            for score in each.task.scores:
-                boards.setdefault((*_question(each), score.metric), {})[subject.label] = each
+    boards = {
+        (*question, metric): {label: each for label, each in found.items() if each.task.score(metric) is not None}
+        for question, found in by_question(subjects).items()
+        for metric in metrics_of(found.values())
+    }
     names = dict.fromkeys(each.name for subject in subjects for each in subject.measured())
     _check_names("tasks", tasks, names)
     _check_names("metrics", metrics, {key[-1] for key in boards})
@@ -128,6 +128,20 @@ def rank(
     lacking = names.keys() - {key[0] for key in boards}
     asked = [name for name in names if name in lacking and (tasks is None or name in tasks)]
     return ranked + [_without_score(subjects, name) for name in asked]
+
+
+def by_question(subjects: Sequence[Subject]) -> dict[tuple[Any, ...], dict[str, Measured]]:
+    """Return question → label → what was measured; only scores of one question are comparable."""
+    found: dict[tuple[Any, ...], dict[str, Measured]] = {}
+    for subject in subjects:
+        for each in subject.measured():
+            found.setdefault(_question(each), {})[subject.label] = each
+    return found
+
+
+def metrics_of(measured: Iterable[Measured]) -> list[str]:
+    """Return the names of all metrics, in order of appearance."""
+    return list(dict.fromkeys(score.metric for each in measured for score in each.task.scores))
 
 
 def _without_score(subjects: Sequence[Subject], task: str) -> Ranking:
@@ -167,7 +181,7 @@ def _ranking(subjects: Sequence[Subject], task: str, metric: str, found: Mapping
         for label in labels
     ]
     gaps = {each.label: _gap(each, task, metric, found) for each in subjects if each.label not in scored}
-    return Ranking(task, metric, _title(task, metric, first, better), entries, gaps)
+    return Ranking(task, metric, ranking_title(task, metric, first, better), entries, gaps)
 
 
 def _rank(label: str, score: Score, compared: Mapping[tuple[str, str], Comparison]) -> int | None:
@@ -202,7 +216,8 @@ def _gap_of(own: Measured | None, metric: str) -> str:
     return f"{status_text(own.task, score)}, with {count:,} of {own.task.num_documents:,} documents{reason}"
 
 
-def _title(task: str, metric: str, measured: Measured, better: bool | None) -> str:
+def ranking_title(task: str, metric: str, measured: Measured, better: bool | None) -> str:
+    """Return a title such as ``arc_easy acc ↑ (version 1, 10 shots)``."""
     shots = "" if measured.task.num_fewshot is None else f", {measured.task.num_fewshot} shots"
     pooled = f", {len(measured.task.members)} tasks pooled by document" if measured.task.members else ""
     return f"{task} {metric}{arrow(better)} (version {measured.task.task_version}{shots}{pooled})"

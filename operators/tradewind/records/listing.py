@@ -11,7 +11,8 @@ from __future__ import annotations
 import posixpath
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -115,6 +116,11 @@ class ListedOutput:
     version: str
     experiment: str
     is_pinned: bool
+
+    @property
+    def path(self) -> str:
+        """The output path."""
+        return self.status.output_path
 
 
 @dataclass(frozen=True)
@@ -260,3 +266,65 @@ def _manifest(file: str, content: Content) -> Manifest:
 
 def _short(commit: str | None) -> str | None:
     return None if commit is None else single_line(commit, 80)
+
+
+@dataclass(frozen=True)
+class OutputFilter:
+    """Which outputs of a list to show; each field that is empty or None admits all.
+
+    Attributes:
+        text: A part of the output path, in upper or lower case.
+        states: Some of these.
+        producer: A part of the producer, likewise.
+        experiment: The experiment; empty for outputs of which none is known.
+        file: Path of an experiment's file that names the output.
+    """
+
+    text: str = ""
+    states: frozenset[RecordState] = frozenset()
+    producer: str = ""
+    experiment: str | None = None
+    is_pinned: bool | None = None
+    file: str = ""
+
+    def select(self, listed: OutputList) -> list[ListedOutput]:
+        """Return the outputs of a list that it admits, in their order."""
+        named = {path for file in listed.experiment_files.files if file.path == self.file for path in file.outputs}
+        return [output for output in listed.outputs if self._admits(output) and (not self.file or output.path in named)]
+
+    def _admits(self, output: ListedOutput) -> bool:
+        status = output.status
+        return (
+            self.text.lower() in output.path.lower()
+            and self.producer.lower() in status.producer.lower()
+            and (not self.states or status.state in self.states)
+            and self.experiment in (None, output.experiment)
+            and self.is_pinned in (None, output.is_pinned)
+        )
+
+
+@dataclass(frozen=True)
+class StateCounts:
+    """How many outputs are in each state.
+
+    Attributes:
+        name: What has them: an experiment or an experiment's file.
+        states: State → number, without those that no output is in.
+    """
+
+    name: str
+    states: Mapping[RecordState, int]
+
+
+def count_states(name: str, outputs: Iterable[ListedOutput]) -> StateCounts:
+    """Count the outputs of ``name`` by state, in the order of ``RecordState``."""
+    counts = Counter(output.status.state for output in outputs)
+    return StateCounts(name, {state: counts[state] for state in RecordState if counts[state]})
+
+
+def experiments_of(outputs: Iterable[ListedOutput]) -> list[StateCounts]:
+    """Return all experiments of the outputs, in order; last, with an empty name, outputs of which none is known."""
+    by_name: dict[str, list[ListedOutput]] = {}
+    for output in outputs:
+        by_name.setdefault(output.experiment, []).append(output)
+    return [count_states(name, by_name[name]) for name in sorted(by_name, key=lambda name: (name == "", name))]

@@ -1,9 +1,292 @@
-"""All outputs with records below a prefix, and leaderboards."""
+"""All outputs with records below a prefix, files of experiments, and leaderboards.
+
+A list of 10,000 outputs takes seconds on a disk and more in a bucket, so requests share each read of a prefix; see
+``shared_reads``. An answer has one page of it.
+"""
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Final, TypeVar
 
+from fastapi import APIRouter, HTTPException, Query
+from starlette.concurrency import run_in_threadpool
+
+from tradewind.deployment.fleet import deployment_roots
+from tradewind.evaluation.boards import EvaluationBoards, read_boards
+from tradewind.recipes.speedruns.found import SpeedrunBoards, read_speedrun_boards
+from tradewind.records.experiment_files import ExperimentFile
+from tradewind.records.listing import (
+    ListedOutput,
+    OutputDetails,
+    OutputFilter,
+    OutputList,
+    StateCounts,
+    count_states,
+    experiments_of,
+    list_outputs,
+    read_details,
+)
+from tradewind.records.pins import folders_above
+from tradewind.records.record import RecordState
+from tradewind.storage import StorageError, UnsupportedStoreError, UnusablePathError
+from tradewind.storage.errors import RecordsError
+from tradewind.text import single_line
 from tradewind_ui.api.security import READS_DATA
+from tradewind_ui.api.shared_reads import HungReadError, Running, SharedReads, TooManyReadsError
 
-router = APIRouter(dependencies=READS_DATA)
+router = APIRouter(prefix="/experiments", dependencies=READS_DATA)
+
+MAX_EXPERIMENTS: Final = 500
+MAX_FILES: Final = 500
+MAX_CHARS: Final = 4096
+
+Prefix = Annotated[str, Query(max_length=MAX_CHARS, description="A root or a folder below one; empty for the first.")]
+Text = Annotated[str, Query(max_length=MAX_CHARS)]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class OutputRow:
+    """An output on a page.
+
+    Attributes:
+        versions: Number of outputs of its step in this experiment that the filter admits.
+    """
+
+    output: ListedOutput
+    details: OutputDetails
+    versions: int
+
+
+@dataclass(frozen=True)
+class OutputsPage:
+    """A page of the outputs below a prefix.
+
+    Attributes:
+        roots: The roots of the deployment.
+        reading_s: How many seconds the prefix has been read; None once it is. Until then everything else is empty.
+        rows: By experiment and step, the newest version first.
+        offset: Place of the first row among those that the filter admits.
+        admitted: Number of outputs that the filter admits.
+        total: Number of all outputs that were read.
+        experiments: All experiments, at most ``MAX_EXPERIMENTS``, whatever the filter.
+        notes: Sentences that say what is left out.
+        took_s: Seconds that the read took.
+    """
+
+    prefix: str
+    roots: list[str]
+    reading_s: float | None
+    rows: list[OutputRow]
+    offset: int = 0
+    admitted: int = 0
+    total: int = 0
+    experiments: list[StateCounts] | None = None
+    notes: list[str] | None = None
+    took_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class FileRow:
+    """A file of an experiment.
+
+    Attributes:
+        steps: Number of its steps.
+        counts: States of those of its outputs that are in the list.
+        missing: Number of its outputs that are not below the prefix, or have no record.
+    """
+
+    path: str
+    name: str
+    created: str
+    user: str
+    commit: str | None
+    caller: str
+    problem: str | None
+    steps: int
+    counts: StateCounts
+    missing: int
+
+
+@dataclass(frozen=True)
+class FilesPage:
+    """The files of experiments beside a prefix, the newest first.
+
+    Attributes:
+        reading_s, notes: As in ``OutputsPage``.
+    """
+
+    prefix: str
+    reading_s: float | None
+    files: list[FileRow]
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class Leaderboards:
+    """Leaderboards of the evaluations and speedruns below a prefix.
+
+    Attributes:
+        reading_s, notes: As in ``OutputsPage``.
+    """
+
+    prefix: str
+    reading_s: float | None
+    evaluations: EvaluationBoards
+    speedruns: SpeedrunBoards
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class _Boards:
+    evaluations: EvaluationBoards
+    speedruns: SpeedrunBoards
+
+
+_LISTS: Final = SharedReads[OutputList]()
+_BOARDS: Final = SharedReads[_Boards]()
+
+
+@router.get("/outputs")
+async def experiment_outputs(
+    prefix: Prefix = "",
+    text: Text = "",
+    state: Annotated[list[RecordState] | None, Query()] = None,
+    producer: Text = "",
+    experiment: Annotated[str | None, Query(max_length=MAX_CHARS)] = None,
+    pinned: bool | None = None,
+    file: Text = "",
+    offset: Annotated[int, Query(ge=0)] = 0,
+    limit: Annotated[int, Query(ge=1, le=200)] = 100,
+) -> OutputsPage:
+    """Return a page of the outputs below a prefix that the filter admits.
+
+    Args:
+        text: A part of the output path.
+        producer: A part of the run or script that made the newest attempt.
+        experiment: Name of an experiment; empty for outputs of which none is known.
+        file: Path of an experiment's file that names the output.
+    """
+    prefix, roots = await run_in_threadpool(_checked, prefix)
+    listed = await _list(prefix)
+    if isinstance(listed, Running):
+        return OutputsPage(prefix, roots, listed.seconds, [])
+    admitted = OutputFilter(text, frozenset(state or ()), producer, experiment, pinned, file).select(listed)
+    versions = Counter((output.experiment, output.step) for output in admitted)
+    shown = admitted[offset : offset + limit]
+    details = await run_in_threadpool(_answered, prefix, lambda: read_details([each.status for each in shown]))
+    rows = [
+        OutputRow(output, detail, versions[output.experiment, output.step])
+        for output, detail in zip(shown, details, strict=True)
+    ]
+    experiments = experiments_of(listed.outputs)
+    notes = list(listed.cuts)
+    if len(experiments) > MAX_EXPERIMENTS:
+        notes.append(f"{MAX_EXPERIMENTS} of {len(experiments):,} experiments are offered: narrow the prefix.")
+    return OutputsPage(
+        prefix=prefix,
+        roots=roots,
+        reading_s=None,
+        rows=rows,
+        offset=offset,
+        admitted=len(admitted),
+        total=len(listed.outputs),
+        experiments=experiments[:MAX_EXPERIMENTS],
+        notes=notes,
+        took_s=round(listed.took_s, 2),
+    )
+
+
+@router.get("/files")
+async def experiment_files(prefix: Prefix = "") -> FilesPage:
+    """Return the files of experiments beside a prefix and the folders above it."""
+    prefix, _ = await run_in_threadpool(_checked, prefix)
+    listed = await _list(prefix)
+    if isinstance(listed, Running):
+        return FilesPage(prefix, listed.seconds, [], [])
+    outputs = {output.path: output for output in listed.outputs}
+    files = listed.experiment_files.files
+    notes = list(listed.cuts)
+    if len(files) > MAX_FILES:
+        notes.append(f"The newest {MAX_FILES} of {len(files):,} files are shown.")
+    return FilesPage(prefix, None, [_file_row(each, outputs) for each in files[:MAX_FILES]], notes)
+
+
+@router.get("/leaderboards")
+async def experiment_leaderboards(prefix: Prefix = "") -> Leaderboards:
+    """Return leaderboards of the evaluations and speedruns below a prefix."""
+    prefix, _ = await run_in_threadpool(_checked, prefix)
+    listed = await _list(prefix)
+    empty = EvaluationBoards((), ()), SpeedrunBoards((), ())
+    if isinstance(listed, Running):
+        return Leaderboards(prefix, listed.seconds, *empty, [])
+    paths = [output.path for output in listed.outputs]
+    boards = await _shared(
+        _BOARDS, prefix, lambda: _Boards(read_boards(prefix, paths), read_speedrun_boards(prefix, paths))
+    )
+    if isinstance(boards, Running):
+        return Leaderboards(prefix, boards.seconds, *empty, [])
+    return Leaderboards(prefix, None, boards.evaluations, boards.speedruns, list(listed.cuts))
+
+
+def _file_row(file: ExperimentFile, outputs: dict[str, ListedOutput]) -> FileRow:
+    own = [outputs[path] for path in file.outputs if path in outputs]
+    return FileRow(
+        path=file.path,
+        name=file.name,
+        created=file.created,
+        user=file.user,
+        commit=file.commit,
+        caller=file.caller,
+        problem=file.problem,
+        steps=len(file.outputs),
+        counts=count_states(file.name, own),
+        missing=len(file.outputs) - len(own),
+    )
+
+
+def _checked(prefix: str) -> tuple[str, list[str]]:
+    """Return the prefix to read, and all roots; raises ``HTTPException`` for a prefix below none."""
+    try:
+        roots = deployment_roots()
+        if not roots.paths:
+            raise HTTPException(404, "This deployment has no allowed root: set prefix or allowed_roots of [tradewind].")
+        prefix = prefix or roots.paths[0]
+        roots.check(prefix, "prefix")
+    except (UnusablePathError, UnsupportedStoreError) as error:
+        raise HTTPException(403, single_line(error)) from None
+    return prefix.rstrip("/") or "/", list(roots.paths)
+
+
+async def _list(prefix: str) -> OutputList | Running:
+    roots = deployment_roots()
+    return await _shared(
+        _LISTS,
+        prefix,
+        lambda: list_outputs(prefix, [folder for folder in folders_above(prefix) if roots.allow(folder)]),
+    )
+
+
+async def _shared(reads: SharedReads[T], prefix: str, read: Callable[[], T]) -> T | Running:
+    try:
+        return await reads.get(prefix, read)
+    except TooManyReadsError:
+        raise HTTPException(503, "Other folders are being read for other users: open the page again soon.") from None
+    except HungReadError:
+        raise HTTPException(503, f"{prefix}: the store has not answered for minutes. Narrow the prefix.") from None
+    except StorageError as error:
+        raise _refusal(error) from None
+
+
+def _answered(prefix: str, read: Callable[[], T]) -> T:
+    try:
+        return read()
+    except StorageError as error:
+        raise _refusal(error) from None
+
+
+def _refusal(error: StorageError) -> HTTPException:
+    return HTTPException(503 if isinstance(error, RecordsError) else 403, single_line(error))

@@ -228,11 +228,16 @@ def _read_submitters(paths: Mapping[str, str]) -> dict[str, dict[str, Any]]:
 
 
 def _submitter(content: Content | None) -> dict[str, Any]:
-    """Return the texts as single lines, without other values: a function may return anything."""
+    """Return what the result says; nothing if it cannot be read, since a function may return anything."""
     try:
         fields = parse_object(content.text) if content is not None and content.flaw is None else {}
     except RecordFormatError:
         return {}
+    return submitter_of(fields)
+
+
+def submitter_of(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``author`` and ``description`` as single lines; other values are none."""
     given = fields.get("author")
     author = {name: _line(given.get(name)) for name in _OF_AUTHOR} if isinstance(given, dict) else {}
     return {"author": author, "description": _line(fields.get("description"))}
