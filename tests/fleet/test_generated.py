@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.fleet.fleets import many_clusters, write_fleet
+from tests.fleet.fleets import SHIPPED, many_clusters, write_fleet
 from tradewind.fleet.cluster_files import GeneratedFiles
 from tradewind.fleet.errors import FleetError
 from tradewind.fleet.fleet_file import load_fleet
+from tradewind.fleet.lifecycle.cluster_manager import config_hash, written_config_hash
 
 
 def files_of(file: Path) -> GeneratedFiles:
@@ -92,3 +93,14 @@ def test_generated_file_is_replaced_not_rewritten(tmp_path: Path) -> None:
         list(files_of(write_fleet(tmp_path, "tag: other\n")).update())
         assert "other" not in reader.read() and "other" in made.read_text()
     assert sorted(file.name for file in made.parent.iterdir()) == ["here.yaml"]
+
+
+def test_written_hash_is_that_of_shipped_file() -> None:
+    fleet = load_fleet(SHIPPED)
+    for cluster in fleet.clusters.values():
+        assert written_config_hash(cluster, fleet) == config_hash(cluster, fleet)
+
+
+def test_cluster_without_file_has_no_written_hash(tmp_path: Path) -> None:
+    fleet = load_fleet(write_fleet(tmp_path))
+    assert written_config_hash(fleet.cluster("here"), fleet) is None

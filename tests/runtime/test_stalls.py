@@ -115,7 +115,7 @@ def test_last_shard_is_that_of_running_stage(progress: dict[str, Any], expected:
 def running_attempt(folder: Path, phase: Phase = Phase.RUNNING, started_at: float = 0.0) -> str:
     """Return the output of an attempt, written just now, that started at a time."""
     path = str(folder / "train-abc")
-    lease = Lease("owner", 0.0, phase, attempt=1)
+    lease = Lease("owner", 0.0, phase, attempt=1, job="job")
     write_if(lease_path(path), lease.to_json(), None)
     moment = datetime.datetime.fromtimestamp(started_at, datetime.UTC).isoformat()
     write_attempt(path, Attempt(1, "job", "here", {}, {}, started_at=moment))

@@ -11,8 +11,11 @@ from typing import Any, Final
 from tradewind.cloud_tpu.resources import TpuNode
 from tradewind.fleet.clusters import CLUSTER_LABEL, Fleet
 from tradewind.fleet.lock import FoundLock
+from tradewind.records.parsing import FLAG, RAW_TEXT, FieldType, is_count, list_of, one_of, parse_fields
 from tradewind.text import format_columns
 
+UPKEEP_ASSET: Final = "tradewind_fleet_maintenance"
+"""Asset of ``dags/fleet_maintenance.py`` whose events have the reports as their extra."""
 _HEADS: Final = ("cluster", "about", "name", "state", "done")
 
 
@@ -150,7 +153,7 @@ class UpkeepReport:
         return [f"{line.cluster}, {line.about} {line.name}: {line.state}" for line in self.lines if line.needs_person]
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON: counts, findings that need a user, unchecked items, and all other news."""
+        """Return JSON for ``PastReport``: counts, findings that need a user, unchecked items, and all news."""
         counts: dict[str, Counter[str]] = {}
         for line in self.lines:
             counts.setdefault(line.cluster, Counter())[line.about] += 1
@@ -171,3 +174,64 @@ class UpkeepReport:
         if well:
             texts.append(f"All is well with {', '.join(f'{count} {about}s' for about, count in well.items())}.")
         return "\n".join(texts) or "There is nothing to look after."
+
+
+@dataclass(frozen=True)
+class PastReport:
+    """A report as it was stored.
+
+    Attributes:
+        at: Time of the report, in seconds since the epoch.
+        counts: Cluster → kind of subject → number of findings.
+        lines: Findings that are not in order.
+        for_a_person: Findings that need a user, a sentence each.
+        unseen: What could not be checked, and why.
+    """
+
+    at: float
+    counts: Mapping[str, Mapping[str, int]]
+    lines: Sequence[UpkeepLine]
+    for_a_person: Sequence[str]
+    unseen: Sequence[str]
+
+    @property
+    def clusters(self) -> frozenset[str]:
+        """Clusters with findings."""
+        return frozenset(self.counts)
+
+    @staticmethod
+    def from_json(fields: Any, at: float) -> PastReport:
+        """Parse the JSON of a report.
+
+        Raises:
+            RecordFormatError: It is no report.
+        """
+        known = parse_fields(fields, _REPORT_KINDS, _REPORT_KINDS.keys())
+        lines = []
+        for line in known["news"]:
+            found = parse_fields(line, _LINE_KINDS, ("cluster", "about", "name", "state"), whose="a line's")
+            lines.append(UpkeepLine(**{**found, "about": Subject(found["about"])}))
+        return PastReport(at, known["counts"], lines, known["for_a_person"], known["unseen"])
+
+
+def _is_counts(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(counts, dict) and all(map(is_count, counts.values())) for counts in value.values()
+    )
+
+
+_REPORT_KINDS: Final = {
+    "counts": FieldType(_is_counts, "counts by cluster"),
+    "news": FieldType(lambda value: isinstance(value, list), "a list"),
+    "for_a_person": list_of(RAW_TEXT),
+    "unseen": list_of(RAW_TEXT),
+}
+_LINE_KINDS: Final = {
+    "cluster": RAW_TEXT,
+    "about": one_of(subject.value for subject in Subject),
+    "name": RAW_TEXT,
+    "state": RAW_TEXT,
+    "done": RAW_TEXT,
+    "needs_person": FLAG,
+    "is_well": FLAG,
+}

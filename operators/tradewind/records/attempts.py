@@ -43,6 +43,7 @@ logger = logging.getLogger(__name__)
 
 ATTEMPTS_FOLDER = ".attempts"
 _MAX_SLUG = 40
+_STEP_JOB: Final = re.compile(r"[a-z0-9-]+-[0-9a-f]{8}-[0-9a-f]+-([1-9][0-9]{0,8})-[0-9a-f]{6}", re.ASCII)
 _NUMBERED: Final = re.compile(r"([1-9][0-9]{0,8})\.json", re.ASCII)
 
 
@@ -183,6 +184,12 @@ def step_job_id(name: str, output_path: str, version_hash: str, attempt: int) ->
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:_MAX_SLUG].strip("-") or "step"
     path_digest = hashlib.sha256(output_path.encode()).hexdigest()[:8]
     return f"{slug}-{path_digest}-{version_hash}-{attempt}-{secrets.token_hex(3)}"
+
+
+def attempt_of_job(job: str) -> int | None:
+    """Return the attempt in a submission ID of ``step_job_id``; None for another job."""
+    found = _STEP_JOB.fullmatch(job)
+    return int(found[1]) if found else None
 
 
 def read_attempt(path: str) -> Attempt | None:

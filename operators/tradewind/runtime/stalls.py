@@ -42,6 +42,9 @@ class StallLimits:
     shard_s: float = SHARD_LIMIT_S
 
 
+DEFAULT_LIMITS: Final = StallLimits()
+
+
 @dataclass(frozen=True)
 class AttemptProgress:
     """What the records say of an attempt that runs. Times are seconds since the epoch.
@@ -83,7 +86,7 @@ class Stall:
         return f"no {self.what} for {format_duration(self.seconds)} (limit {format_duration(self.limit_s)})"
 
 
-def decide_stall(progress: AttemptProgress, now: float, limits: StallLimits = StallLimits()) -> Stall | None:
+def decide_stall(progress: AttemptProgress, now: float, limits: StallLimits = DEFAULT_LIMITS) -> Stall | None:
     """Return the stall of an attempt at ``now``; None if it progresses, waits, or shows no progress at all."""
     if progress.is_waiting:
         return None
@@ -104,7 +107,7 @@ def read_stall(
     record: Record | None = None,
     *,
     now: float | None = None,
-    limits: StallLimits = StallLimits(),
+    limits: StallLimits = DEFAULT_LIMITS,
 ) -> Stall | None:
     """Return the stall of the attempt that runs at ``output_path``; None if none runs, or if it is not stalled.
 
@@ -174,7 +177,7 @@ def last_shard_at(progress: Mapping[str, Any], written_at: float) -> float | Non
     last = stages[-1] if isinstance(stages, list) and stages else None
     if not isinstance(stages, list) or not isinstance(last, Mapping) or progress.get("problem"):
         return None
-    counts = [progress.get("total_stages"), *map(last.get, ("shards", "done", "failed", "idle_s"))]
+    counts: list[Any] = [progress.get("total_stages"), *map(last.get, ("shards", "done", "failed", "idle_s"))]
     numbers = [float(count) for count in counts if is_number(count)]
     if len(numbers) < len(counts):
         return None

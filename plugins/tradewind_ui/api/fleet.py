@@ -1,9 +1,246 @@
-"""The clusters of the fleet file, their slices, jobs and preemptions."""
+"""The clusters of the fleet file, their slices, jobs, alarms and history. Nothing here changes a cluster.
+
+All viewers of this server share the polls of ``FleetWatch``, so many of them cost as many requests as one.
+"""
 
 from __future__ import annotations
 
+import functools
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
 from fastapi import APIRouter
 
+from tradewind.deployment.fleet import configured_fleet, deployment_roots
+from tradewind.fleet.errors import FleetError
+from tradewind.fleet.history import (
+    DAY_S,
+    DAYS,
+    DayGoodput,
+    PreemptionCount,
+    goodput_by_day,
+    last_days,
+    preemptions_by_day,
+    read_pods,
+)
+from tradewind.fleet.lifecycle.inventory import OrphanCluster
+from tradewind.fleet.overview import ClusterHealth, ClusterOverview, FleetWatch
+from tradewind.fleet.shared_polls import PollResult, SharedPolls
+from tradewind.fleet.upkeep import UPKEEP_ASSET, PastReport
+from tradewind.records.parsing import RecordFormatError
 from tradewind_ui.api.security import READS_CLUSTERS
 
+if TYPE_CHECKING:
+    from tradewind.fleet.clusters import Fleet, FleetCluster
+    from tradewind.ray_jobs.cluster import RayCluster
+
 router = APIRouter(dependencies=READS_CLUSTERS)
+
+MAX_REPORTS: Final = 2_100
+"""Reports of upkeep that are read: one every ten minutes, for two weeks."""
+MAX_REPORT_CHARS: Final = 1 << 18
+MAX_NEWS: Final = 200
+HISTORY_TTL_S: Final = 300.0
+
+
+@dataclass(frozen=True)
+class UpkeepView:
+    """The last report of ``fleet_maintenance``.
+
+    Attributes:
+        dag_id: With ``run_id`` and ``task_id`` the task that wrote it.
+        left_out: Number of findings beyond ``MAX_NEWS``.
+    """
+
+    report: PastReport
+    dag_id: str | None
+    run_id: str | None
+    task_id: str | None
+    left_out: int = 0
+
+
+@dataclass(frozen=True)
+class FleetView:
+    """The fleet.
+
+    Attributes:
+        is_configured: Whether this deployment has a fleet file.
+        problem: Why the fleet file cannot be used; None if it can.
+        orphans: Clusters with resources in the fleet's zones that the file does not name.
+        upkeep_problem: Why there is no report; None if there is one.
+    """
+
+    is_configured: bool
+    problem: str | None
+    clusters: list[ClusterOverview]
+    orphans: list[OrphanCluster]
+    upkeep: UpkeepView | None
+    upkeep_problem: str | None
+
+
+@dataclass(frozen=True)
+class FleetHealth:
+    """The fleet in one line for each cluster."""
+
+    is_configured: bool
+    problem: str | None
+    clusters: list[ClusterHealth]
+
+
+@dataclass(frozen=True)
+class FleetHistory:
+    """The fleet by day.
+
+    Attributes:
+        days: The days, the oldest first.
+        zones: The fleet's zones.
+        clusters: The names of its clusters.
+        reports: Number of reports of upkeep that were read.
+        pods: Number of timelines that were read.
+        problems: Why some are missing, a sentence each.
+    """
+
+    days: list[str]
+    zones: list[str]
+    clusters: list[str]
+    preemptions: list[PreemptionCount]
+    goodput: list[DayGoodput]
+    reports: int
+    pods: int
+    problems: list[str]
+
+
+def _connect(cluster: FleetCluster) -> RayCluster:
+    from tradewind.deployment.ray_connection import RayHook
+
+    return RayHook(cluster.connection).cluster()
+
+
+polls = SharedPolls()
+watch = FleetWatch(_connect, deployment_roots, polls)
+
+
+@router.get("/fleet")
+def fleet() -> FleetView:
+    """Return the clusters of the fleet file, with the last report of upkeep."""
+    found, problem = _fleet()
+    if found is None:
+        return FleetView(problem is not None, problem, [], [], None, None)
+    reports: dict[Hashable, Callable[[], Any]] = {"last report": last_report}
+    polls.begin(reports)
+    clusters = watch.overview(found)
+    upkeep: PollResult[UpkeepView] = polls.results(reports)["last report"]
+    why = None if upkeep.value is not None else upkeep.problem or f"There is no event of the asset {UPKEEP_ASSET} yet."
+    return FleetView(True, None, clusters, watch.orphans(found), upkeep.value, why)
+
+
+@router.get("/fleet/health")
+def health() -> FleetHealth:
+    """Return one line for each cluster, for the dashboard."""
+    found, problem = _fleet()
+    if found is None:
+        return FleetHealth(problem is not None, problem, [])
+    return FleetHealth(True, None, list(map(ClusterHealth.of, watch.overview(found))))
+
+
+@router.get("/fleet/history")
+def history() -> FleetHistory:
+    """Return preemptions by zone and goodput by cluster, for each of the last days."""
+    now = time.time()
+    found, problem = _fleet()
+    if found is None:
+        return FleetHistory(last_days(now), [], [], [], [], 0, 0, [problem] if problem else [])
+    heads = watch.heads(found)
+    reads: dict[Hashable, Callable[[], Any]] = {"reports": functools.partial(past_reports, now)}
+    for name, head in heads.items():
+        if head.value is not None:
+            reads["pods", name] = functools.partial(read_pods, name, head.value.jobs, deployment_roots(), now)
+    results = polls.results(reads, ttl_s=HISTORY_TTL_S)
+    reports: Sequence[PastReport] = results["reports"].value or []
+    pods = [pod for key, result in results.items() if key != "reports" for pod in result.value or ()]
+    days = last_days(now)
+    zones = {name: cluster.zone for name, cluster in found.clusters.items()}
+    return FleetHistory(
+        days,
+        sorted(set(zones.values())),
+        list(zones),
+        [count for count in preemptions_by_day(reports, pods, zones) if count.day in days],
+        [share for share in goodput_by_day(pods, now) if share.day in days],
+        len(reports),
+        len(pods),
+        [*_problems(results), *_problems({f"The head of {name}": head for name, head in heads.items()})],
+    )
+
+
+def _fleet() -> tuple[Fleet | None, str | None]:
+    """Return the fleet of this deployment, None without a file; or why the file cannot be used."""
+    try:
+        return configured_fleet(), None
+    except FleetError as error:
+        return None, str(error)
+
+
+def _problems(results: Mapping[Any, PollResult[Any]]) -> Iterator[str]:
+    for key, result in results.items():
+        what = {"reports": "The reports of upkeep"}.get(key) or (f"The pods of {key[1]}" if key[0] == "pods" else key)
+        if result.problem is not None:
+            yield f"{what}: {result.problem}"
+
+
+def last_report() -> UpkeepView | None:
+    """Return the newest report of upkeep, from the events of its asset; None if there is none.
+
+    Raises:
+        FleetError: It is no report.
+    """
+    for at, extra, dag_id, run_id, task_id in _asset_events(1, 0.0):
+        try:
+            report = PastReport.from_json(extra, at)
+        except RecordFormatError as error:
+            raise FleetError(f"The last event of the asset {UPKEEP_ASSET} is no report: {error}.") from None
+        left_out = max(0, len(report.lines) - MAX_NEWS)
+        shown = PastReport(at, report.counts, report.lines[:MAX_NEWS], report.for_a_person, report.unseen)
+        return UpkeepView(shown, dag_id, run_id, task_id, left_out)
+    return None
+
+
+def past_reports(now: float) -> list[PastReport]:
+    """Return the reports of the days that are shown; events that are no reports are left out."""
+    reports = []
+    for at, extra, *_ in _asset_events(MAX_REPORTS, now - DAYS * DAY_S):
+        try:
+            reports.append(PastReport.from_json(extra, at))
+        except RecordFormatError:
+            continue
+    return reports
+
+
+def _asset_events(limit: int, since: float) -> list[tuple[float, Any, str | None, str | None, str | None]]:
+    """Return time, extra and source of the newest events of upkeep's asset."""
+    from datetime import UTC, datetime
+
+    from airflow.models.asset import AssetEvent, AssetModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import Text, cast, func, select
+
+    query = (
+        select(
+            AssetEvent.timestamp,
+            AssetEvent.extra,
+            AssetEvent.source_dag_id,
+            AssetEvent.source_run_id,
+            AssetEvent.source_task_id,
+        )
+        .join(AssetModel, AssetModel.id == AssetEvent.asset_id)
+        .where(
+            AssetModel.name == UPKEEP_ASSET,
+            AssetEvent.timestamp >= datetime.fromtimestamp(since, UTC),
+            func.length(cast(AssetEvent.extra, Text)) <= MAX_REPORT_CHARS,
+        )
+        .order_by(AssetEvent.timestamp.desc())
+        .limit(limit)
+    )
+    with create_session(scoped=False) as session:
+        return [(row[0].timestamp(), *row[1:]) for row in session.execute(query).all()]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -25,18 +24,16 @@ from tradewind.fleet.clusters import Fleet, FleetCluster
 from tradewind.fleet.doctor import Diagnosis, Health, cloud_diagnoses, machine_diagnoses, running_diagnoses
 from tradewind.fleet.errors import FleetError
 from tradewind.fleet.lifecycle.cluster_manager import config_hash
-from tradewind.fleet.lifecycle.inventory import CloudZone, ClusterReport, Inventory, RayStatus
+from tradewind.fleet.lifecycle.inventory import CloudZone, ClusterReport, Inventory, RayStatus, orphan_clusters
 from tradewind.fleet.lifecycle.job_preservation import ClusterJobBackup, interruption, prune_backups
 from tradewind.fleet.lock import ClusterLock
 from tradewind.ray_jobs.errors import RayJobsError
-from tradewind.ray_jobs.nodes import hosts_alive
 from tradewind.ray_jobs.probe import check_connection
 from tradewind.storage import StorageError
 from tradewind.text import format_columns
 
 _HEAD = ("KIND", "NAME", "STATE", "AGE", "IN RAY", "")
 _MAX_CONCURRENT = 8
-_SHOWN = ("TPU", "CPU")
 
 
 def status(arguments: argparse.Namespace, fleet: Fleet) -> int:
@@ -95,14 +92,7 @@ def _ray_side(cluster: FleetCluster) -> RayStatus:
             nodes, version = cluster_nodes(connection), check_connection(connection).ray_version
     except (FleetError, RayJobsError) as error:
         return RayStatus(why=str(error))
-    alive = [node for node in nodes if node.is_alive]
-    total: Counter[str] = Counter()
-    free: Counter[str] = Counter()
-    for node in alive:
-        total.update({name: node.total.get(name, 0) for name in _SHOWN})
-        free.update({name: (node.free or node.total).get(name, 0) for name in _SHOWN})
-    used = {name: (total[name] - free[name], float(total[name])) for name in _SHOWN if total[name]}
-    return RayStatus(version, hosts_alive(nodes), used)
+    return RayStatus.of(nodes, version)
 
 
 def _marker(cluster: FleetCluster, now: float) -> str:
@@ -119,12 +109,8 @@ def _marker(cluster: FleetCluster, now: float) -> str:
 
 def _orphans(fleet: Fleet, zones: Mapping[tuple[str, str], Inventory | CloudError]) -> Iterator[dict[str, Any]]:
     for (project, zone), found in zones.items():
-        known = {one.name for one in fleet.clusters.values() if (one.project, one.zone) == (project, zone)}
-        for name in found.clusters() if isinstance(found, Inventory) else ():
-            if name not in known:
-                left = found.of(name)  # type: ignore[union-attr]
-                names = [one.name for one in (*left.machines, *left.slices, *left.queues)]
-                yield {"cluster": name, "project": project, "zone": zone, "names": names}
+        if isinstance(found, Inventory):
+            yield from map(asdict, orphan_clusters(fleet, project, zone, found))
 
 
 def _print(report: ClusterReport) -> None:

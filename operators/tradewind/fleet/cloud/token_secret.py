@@ -9,9 +9,10 @@ from __future__ import annotations
 import base64
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 from tradewind.fleet.cloud.google_api import (
@@ -42,11 +43,25 @@ class SecretVersion:
     Attributes:
         number: Its number, counted from 1 in order of addition.
         state: ``ENABLED``, ``DISABLED`` or ``DESTROYED``.
+        created_at: Time of its addition, in seconds since the epoch; None if Google does not report it.
     """
 
     name: str
     number: int
     state: str
+    created_at: float | None = None
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether clients can read its value."""
+        return self.state == _ENABLED
+
+    @staticmethod
+    def from_json(fields: Mapping[str, Any]) -> SecretVersion:
+        """Parse a version of the API."""
+        created = fields.get("createTime")
+        created_at = datetime.fromisoformat(created).timestamp() if created else None
+        return SecretVersion(fields["name"], _number(fields["name"]), fields["state"], created_at)
 
 
 class TokenSecret:
@@ -74,7 +89,7 @@ class TokenSecret:
         except CloudNotFoundError:
             return []
         with readable_answer(what):
-            versions = [SecretVersion(each["name"], _number(each["name"]), each["state"]) for each in found]
+            versions = [SecretVersion.from_json(each) for each in found]
         return sorted(versions, key=lambda version: -version.number)
 
     def create(self, token: str) -> SecretVersion:

@@ -9,11 +9,12 @@ relaunched slice those that run on it, and Ray does not ask.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tradewind.cloud_tpu.resources import QueuedTpu, TpuNode
 from tradewind.fleet.cluster_files import CLUSTERS_FOLDER, GeneratedFiles
@@ -33,7 +34,10 @@ from tradewind.fleet.lifecycle.inventory import (
 )
 from tradewind.fleet.lifecycle.launcher import RayLauncher
 from tradewind.fleet.lock import ClusterLock, HeldClusterLock
+from tradewind.storage.bounded_read import SMALL
+from tradewind.storage.files import read_contents
 
+_CONFIG_HASH: Final = re.compile(rf'^ *{CONFIG_LABEL}: "([0-9a-f]{{1,64}})"$', re.MULTILINE)
 _DEAD = frozenset({"PREEMPTED", "TERMINATED", "STOPPED", "DELETING"})
 
 
@@ -342,6 +346,16 @@ def config_hash(cluster: FleetCluster, fleet: Fleet, *, must_be_fresh: bool = Tr
     if must_be_fresh and file in files.stale:
         raise FleetError(f"{file} does not match {fleet.file}: run 'tradewind cluster update-configs' first.")
     return str(yaml.safe_load(files.texts[file])["provider"]["labels"][CONFIG_LABEL])
+
+
+def written_config_hash(cluster: FleetCluster, fleet: Fleet) -> str | None:
+    """Return the hash in the cluster's file as it was last generated; None without one.
+
+    Unlike ``config_hash`` it renders no template, which limits the memory of the whole process meanwhile.
+    """
+    content = read_contents([str(cluster_file(cluster, fleet))], SMALL).values()
+    found = _CONFIG_HASH.search(next(iter(content)).text) if content else None
+    return found[1] if found else None
 
 
 def cluster_manager(

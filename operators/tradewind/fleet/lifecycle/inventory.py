@@ -31,7 +31,8 @@ from tradewind.fleet.cloud.google_api import (
     readable_answer,
 )
 from tradewind.fleet.cloud.heads import HEAD, RUNNING, TYPE_LABEL
-from tradewind.fleet.clusters import CLUSTER_LABEL, FleetCluster
+from tradewind.fleet.clusters import CLUSTER_LABEL, Fleet, FleetCluster
+from tradewind.ray_jobs.nodes import NodeInfo, hosts_alive
 
 CONFIG_LABEL: Final = "tradewind-config"
 """The label with the hash of the file that a node was made from."""
@@ -50,6 +51,7 @@ _OF_A_TPU: Final = "tpu_cores"
 _FIRST_PAUSE_S: Final = 0.25
 _MAX_PAUSE_S: Final = 5.0
 _OPERATION_TIMEOUT_S: Final = 15 * 60.0
+_SHOWN_RESOURCES: Final = ("TPU", "CPU")
 _DISK_GB: Final = 200
 _DISK_TYPE: Final = "pd-balanced"
 
@@ -158,6 +160,25 @@ class Inventory:
 
 
 @dataclass(frozen=True)
+class OrphanCluster:
+    """Resources in a zone of a cluster that is not in the fleet file."""
+
+    cluster: str
+    project: str
+    zone: str
+    names: Sequence[str]
+
+
+def orphan_clusters(fleet: Fleet, project: str, zone: str, found: Inventory) -> Iterator[OrphanCluster]:
+    """Yield the clusters with resources in a zone that are not in the fleet file."""
+    known = {one.name for one in fleet.clusters.values() if (one.project, one.zone) == (project, zone)}
+    for name in found.clusters():
+        if name not in known:
+            left = found.of(name)
+            yield OrphanCluster(name, project, zone, [one.name for one in (*left.machines, *left.slices, *left.queues)])
+
+
+@dataclass(frozen=True)
 class RayStatus:
     """State of Ray, as the head reports it.
 
@@ -172,6 +193,18 @@ class RayStatus:
     hosts: Mapping[str, int] = field(default_factory=dict)
     used: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     why: str = ""
+
+    @staticmethod
+    def of(nodes: Sequence[NodeInfo], version: str | None) -> RayStatus:
+        """Return the state of Ray with these nodes; its resources are TPU and CPU."""
+        alive = [node for node in nodes if node.is_alive]
+        used: dict[str, tuple[float, float]] = {}
+        for name in _SHOWN_RESOURCES:
+            total = sum(float(node.total.get(name, 0)) for node in alive)
+            free = sum(float((node.free or node.total).get(name, 0)) for node in alive)
+            if total:
+                used[name] = (total - free, total)
+        return RayStatus(version, hosts_alive(nodes), used)
 
 
 @dataclass(frozen=True)
@@ -207,15 +240,16 @@ class ClusterReport:
 
     @staticmethod
     def of(
-        cluster: FleetCluster, found: Inventory, config_hash: str, ray: RayStatus, now: float, marker: str = ""
+        cluster: FleetCluster, found: Inventory, config_hash: str | None, ray: RayStatus, now: float, marker: str = ""
     ) -> ClusterReport:
-        """Return the report of the resources ``found`` at ``now``."""
+        """Return the report of the resources ``found`` at ``now``; the hash of the file is None if it is unknown."""
 
         def age(created_at: float | None) -> float | None:
             return None if created_at is None else max(0.0, now - created_at)
 
         def is_current(labels: Mapping[str, str]) -> bool | None:
-            return labels[CONFIG_LABEL] == config_hash if CONFIG_LABEL in labels else None
+            is_known = config_hash is not None and CONFIG_LABEL in labels
+            return labels[CONFIG_LABEL] == config_hash if is_known else None
 
         lines = [
             NodeLine(

@@ -10,6 +10,7 @@ import json
 import re
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import google_crc32c
@@ -52,6 +53,7 @@ class LocalSecretManager(LoopbackServer):
         self.released.set()
         self.accesses: list[str] = []
         self._secrets: dict[str, list[bytes]] = {}
+        self._created: dict[str, datetime] = {}
         self._lock = threading.Lock()
         routes: list[tuple[str, str, str, Callable[..., dict[str, Any]]]] = [
             ("GET", _SECRET + r"/versions/([^/:]+):access", "access", self._access),
@@ -76,7 +78,9 @@ class LocalSecretManager(LoopbackServer):
         with self._lock:
             versions = self._secrets.setdefault(secret, [])
             versions.append(data)
-            return f"{secret}/versions/{len(versions)}"
+            name = f"{secret}/versions/{len(versions)}"
+            self._created[name] = datetime.now(UTC)
+            return name
 
     def answer(self, call: HttpRequest) -> Answer:
         self.released.wait()
@@ -108,7 +112,10 @@ class LocalSecretManager(LoopbackServer):
         count = len(self._versions(secret))
         names = [f"{secret}/versions/{number}" for number in range(count, 0, -1)]  # the newest first
         first, size = int(call.query.get("pageToken", "0")), int(call.query.get("pageSize", "100"))
-        page = [{"name": name, "state": self.state(name)} for name in names[first : first + size]]
+        page = [
+            {"name": name, "state": self.state(name), "createTime": f"{self._created[name]:%Y-%m-%dT%H:%M:%S.%fZ}"}
+            for name in names[first : first + size]
+        ]
         more = {"nextPageToken": str(first + size)} if first + size < count else {}
         return {"versions": page, "totalSize": count, **more}
 

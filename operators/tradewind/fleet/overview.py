@@ -1,0 +1,552 @@
+"""Overview of the fleet for viewers: slices, jobs, lock, token and alarms of each cluster, without changing anything.
+
+Each fact has its own poll and its own problem, so a cluster, a store or a Google API that does not answer leaves the
+other facts as they are. ``SharedPolls`` limits the waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from tradewind.cloud_tpu.resources import WITHOUT_MACHINES
+from tradewind.fleet.cloud.token_secret import SecretVersion, TokenSecret
+from tradewind.fleet.clusters import Fleet, FleetCluster
+from tradewind.fleet.lifecycle.cluster_manager import written_config_hash
+from tradewind.fleet.lifecycle.inventory import (
+    READY,
+    CloudZone,
+    ClusterReport,
+    ClusterState,
+    Inventory,
+    NodeLine,
+    OrphanCluster,
+    RayStatus,
+    orphan_clusters,
+)
+from tradewind.fleet.lifecycle.job_preservation import interruption
+from tradewind.fleet.lock import ClusterLock, FoundLock
+from tradewind.fleet.shared_polls import PollResult, SharedPolls
+from tradewind.fleet.stalled_steps import StalledStep, stalled_steps
+from tradewind.ray_jobs.api import JobsApi
+from tradewind.ray_jobs.cluster import RayCluster
+from tradewind.ray_jobs.details import AIRFLOW_DAG, AIRFLOW_RUN, AIRFLOW_TASK, OUTPUT_PATH, STEP, JobDetails, owner_of
+from tradewind.ray_jobs.errors import RayUnreachableError
+from tradewind.ray_jobs.nodes import NodeInfo, fetch_nodes
+from tradewind.ray_jobs.probe import version_in
+from tradewind.ray_jobs.usage import Usage, Work, fetch_usage, format_amount, may_wait
+from tradewind.storage import Roots
+from tradewind.text import pluralize, single_line
+from tradewind.timeouts import within
+
+RAY_TIMEOUT_S: Final = 8.0
+"""Limit for all requests of one poll to a head."""
+TOKEN_TTL_S: Final = 600.0
+STALLS_TTL_S: Final = 60.0
+MAX_JOBS: Final = 200
+MAX_WAITS: Final = 50
+MAX_LINES: Final = 2_000
+"""Machines and slices of a cluster that are shown."""
+
+
+@dataclass(frozen=True)
+class SlicePoolState:
+    """Slices of one type.
+
+    Attributes:
+        minimum: Slices that the fleet file keeps up.
+        maximum: Maximum of the fleet file; None for a type that it does not name.
+        existing: Slices that exist.
+        ready: Those that work: READY, with all hosts in Ray if the head answers.
+    """
+
+    kind: str
+    minimum: int
+    maximum: int | None
+    existing: int
+    ready: int
+
+    @property
+    def wanted(self) -> int:
+        """Slices that should be ready."""
+        return max(self.minimum, self.existing)
+
+
+@dataclass(frozen=True)
+class CloudOverview:
+    """Resources of a cluster in Google Cloud.
+
+    Attributes:
+        state: The state of the cluster, in words.
+        lines: Machines, slices and queued resources.
+        pools: Slices by type.
+        left_out: Number of lines beyond ``MAX_LINES``.
+    """
+
+    state: str
+    lines: Sequence[NodeLine]
+    pools: Sequence[SlicePoolState]
+    left_out: int = 0
+
+
+@dataclass(frozen=True)
+class JobLine:
+    """A job that runs or waits.
+
+    Attributes:
+        owner: Its user, or its task or step in words.
+        step: The version name of its step; empty for another job.
+        dag_id: With ``run_id`` and ``task_id`` its Airflow task; empty for a job of a user.
+        submitted_at: In seconds since the epoch.
+    """
+
+    job: str
+    status: str
+    owner: str
+    step: str = ""
+    output_path: str = ""
+    dag_id: str = ""
+    run_id: str = ""
+    task_id: str = ""
+    submitted_at: float | None = None
+
+
+@dataclass(frozen=True)
+class WaitLine:
+    """Parts of a job that wait for the same resources.
+
+    Attributes:
+        kind: ``driver``, ``actor``, ``Ray task`` or ``placement group``.
+        resources: What each of them needs, in words.
+        since: Submission of the first of them, in seconds since the epoch; None if unknown.
+    """
+
+    job: str
+    kind: str
+    count: int
+    resources: str
+    since: float | None = None
+
+
+@dataclass(frozen=True)
+class RayOverview:
+    """The answer of a cluster's head.
+
+    Attributes:
+        nodes: Number of its live nodes.
+        used: Resource → amount in use, and total.
+        running: Number of running jobs.
+        waiting: Number of jobs that have not started.
+        jobs: The first ``MAX_JOBS`` of both, those that wait first.
+        waits: What running jobs wait for.
+        is_cut: Whether jobs or waits were left out.
+    """
+
+    address: str
+    version: str | None
+    nodes: int
+    used: Mapping[str, tuple[float, float]]
+    running: int
+    waiting: int
+    jobs: Sequence[JobLine]
+    waits: Sequence[WaitLine]
+    is_cut: bool = False
+
+
+@dataclass(frozen=True)
+class LockOverview:
+    """The cluster lock.
+
+    Attributes:
+        state: ``free``, ``held`` or ``interrupted``.
+        since: Start of the operation, in seconds since the epoch.
+        sentence: The same as a sentence; for a free lock, about the last operation.
+    """
+
+    state: str
+    operation: str = ""
+    phase: str = ""
+    holder: str = ""
+    since: float | None = None
+    sentence: str = ""
+
+
+@dataclass(frozen=True)
+class TokenOverview:
+    """The secret of the cluster's token, never its value.
+
+    Attributes:
+        secret: Its name.
+        version: Number of the newest enabled version; None without one.
+        age_s: Age of that version; None if Google does not report it.
+        enabled: Number of enabled versions.
+    """
+
+    secret: str
+    version: int | None = None
+    age_s: float | None = None
+    enabled: int = 0
+
+
+@dataclass(frozen=True)
+class ClusterOverview:
+    """A cluster of the fleet file. Each fact is None where it is unknown, and then has a problem.
+
+    Attributes:
+        owner: The only user whose jobs it takes.
+        alarms: What a user should look at, a sentence each.
+    """
+
+    name: str
+    project: str
+    zone: str
+    generation: str
+    is_default: bool
+    owner: str | None
+    connection: str
+    cloud: CloudOverview | None
+    cloud_problem: str | None
+    ray: RayOverview | None
+    ray_problem: str | None
+    lock: LockOverview | None
+    lock_problem: str | None
+    token: TokenOverview | None
+    token_problem: str | None
+    stalled: Sequence[StalledStep]
+    stalled_problem: str | None
+    alarms: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class ClusterHealth:
+    """A cluster in one line. A count is None where it is unknown."""
+
+    name: str
+    state: str
+    ready: int | None
+    wanted: int | None
+    running: int | None
+    waiting: int | None
+    alarms: Sequence[str]
+
+    @staticmethod
+    def of(cluster: ClusterOverview) -> ClusterHealth:
+        """Return the line of ``cluster``."""
+        cloud, ray = cluster.cloud, cluster.ray
+        return ClusterHealth(
+            cluster.name,
+            cloud.state if cloud else "unknown",
+            sum(pool.ready for pool in cloud.pools) if cloud else None,
+            sum(pool.wanted for pool in cloud.pools) if cloud else None,
+            ray.running if ray else None,
+            ray.waiting if ray else None,
+            cluster.alarms,
+        )
+
+
+@dataclass(frozen=True)
+class HeadPoll:
+    """Everything that one poll of a head returned."""
+
+    address: str
+    version: str | None
+    nodes: Sequence[NodeInfo]
+    jobs: Sequence[JobDetails]
+    usage: Usage
+
+    @property
+    def status(self) -> RayStatus:
+        """The state of Ray."""
+        return RayStatus.of(self.nodes, self.version)
+
+
+class FleetWatch:
+    """Overviews of a fleet's clusters.
+
+    Args:
+        connect: Returns the address and token of a cluster's head. It may block.
+        roots: Returns the allowed roots, below which the records of steps are read.
+        polls: Shared by all callers.
+    """
+
+    def __init__(
+        self, connect: Callable[[FleetCluster], RayCluster], roots: Callable[[], Roots], polls: SharedPolls
+    ) -> None:
+        self._connect = connect
+        self._roots = roots
+        self._polls = polls
+        self._zones: dict[tuple[str, str], CloudZone] = {}
+        self._secrets: dict[tuple[str, str], TokenSecret] = {}
+
+    def overview(self, fleet: Fleet) -> list[ClusterOverview]:
+        """Return an overview of each cluster."""
+        clusters = list(fleet.clusters.values())
+        tokens: dict[Hashable, Callable[[], Any]] = {
+            self._token_key(one): lambda one=one: self._secret(one).versions()  # type: ignore[misc]
+            for one in clusters
+        }
+        self._polls.begin(tokens, ttl_s=TOKEN_TTL_S)  # all at once, so that the waits do not add up
+        facts = self._facts(clusters) | self._polls.results(tokens, ttl_s=TOKEN_TTL_S)
+        heads = {one.name: cast("PollResult[HeadPoll]", facts["head", one.name]) for one in clusters}
+        stalls: dict[Hashable, Callable[[], Any]] = {
+            ("stalls", name): lambda name=name, jobs=head.value.jobs: stalled_steps(name, jobs, self._roots())
+            for name, head in heads.items()
+            if head.value is not None
+        }
+        facts |= self._polls.results(stalls, ttl_s=STALLS_TTL_S)
+        now = time.time()
+        return [self._of(one, fleet, facts, now) for one in clusters]
+
+    def orphans(self, fleet: Fleet) -> list[OrphanCluster]:
+        """Return the clusters in the fleet's zones that are not in the fleet file."""
+        found = self._facts(list(fleet.clusters.values()))
+        return [
+            orphan
+            for project, zone in sorted({(one.project, one.zone) for one in fleet.clusters.values()})
+            if (inventory := found["zone", project, zone].value) is not None
+            for orphan in orphan_clusters(fleet, project, zone, inventory)
+        ]
+
+    def heads(self, fleet: Fleet) -> dict[str, PollResult[HeadPoll]]:
+        """Return the newest answer of each cluster's head, by the cluster's name."""
+        found = self._facts(list(fleet.clusters.values()))
+        return {name: found["head", name] for name in fleet.clusters}
+
+    def _facts(self, clusters: Sequence[FleetCluster]) -> dict[Hashable, PollResult[Any]]:
+        reads: dict[Hashable, Callable[[], Any]] = {}
+        for one in clusters:
+            reads["zone", one.project, one.zone] = lambda one=one: self._zone(one).inventory()
+            reads["head", one.name] = lambda one=one: poll_head(self._connect(one))
+            reads["lock", one.name] = lambda one=one: lock_overview(one)
+        return self._polls.results(reads)
+
+    def _of(
+        self, cluster: FleetCluster, fleet: Fleet, facts: Mapping[Hashable, PollResult[Any]], now: float
+    ) -> ClusterOverview:
+        head: PollResult[HeadPoll] = facts["head", cluster.name]
+        zone: PollResult[Inventory] = facts["zone", cluster.project, cluster.zone]
+        status = head.value.status if head.value is not None else RayStatus()
+        file_hash = written_config_hash(cluster, fleet)
+        cloud = zone.map(lambda found: cloud_overview(cluster, found.of(cluster.name), file_hash, status, now))
+        ray = head.map(ray_overview)
+        lock: PollResult[LockOverview] = facts["lock", cluster.name]
+        versions: PollResult[list[SecretVersion]] = facts[self._token_key(cluster)]
+        token = versions.map(lambda found: token_overview(cluster, found, now))
+        stalls: PollResult[list[StalledStep]] = facts.get(("stalls", cluster.name), PollResult([]))
+        return ClusterOverview(
+            cluster.name,
+            cluster.project,
+            cluster.zone,
+            cluster.generation.name,
+            cluster.name == fleet.default_cluster,
+            cluster.owner,
+            cluster.connection,
+            cloud.value,
+            cloud.problem,
+            ray.value,
+            ray.problem,
+            lock.value,
+            lock.problem,
+            token.value,
+            token.problem,
+            stalls.value or [],
+            stalls.problem,
+            alarms_of(cloud.value, ray.value, ray.problem, lock.value, stalls.value or []),
+        )
+
+    def _zone(self, cluster: FleetCluster) -> CloudZone:
+        place = (cluster.project, cluster.zone)
+        if place not in self._zones:
+            self._zones[place] = CloudZone(*place)  # its clients take a while to build
+        return self._zones[place]
+
+    def _secret(self, cluster: FleetCluster) -> TokenSecret:
+        secret = (cluster.project, cluster.token_secret)
+        if secret not in self._secrets:
+            self._secrets[secret] = TokenSecret(*secret)
+        return self._secrets[secret]
+
+    @staticmethod
+    def _token_key(cluster: FleetCluster) -> Hashable:
+        return ("token", cluster.project, cluster.token_secret)
+
+
+def poll_head(cluster: RayCluster) -> HeadPoll:
+    """Ask the head of ``cluster`` for its nodes, jobs and waiting work.
+
+    Raises:
+        RayJobsError: It does not answer within ``RAY_TIMEOUT_S``, or refuses.
+    """
+    return asyncio.run(_poll_head(cluster))
+
+
+async def _poll_head(cluster: RayCluster) -> HeadPoll:
+    try:
+        async with within(RAY_TIMEOUT_S), JobsApi(cluster) as api:
+            version = version_in(await api.get_json("/api/version"))
+            nodes, jobs = await fetch_nodes(api), await api.jobs()
+            usage = await fetch_usage(api) if await may_wait(api) else Usage()
+            return HeadPoll(cluster.address, version, nodes, jobs, usage)
+    except TimeoutError:
+        raise RayUnreachableError(f"{cluster} does not answer within {RAY_TIMEOUT_S:g} s.") from None
+
+
+def cloud_overview(
+    cluster: FleetCluster, found: Inventory, file_hash: str | None, status: RayStatus, now: float
+) -> CloudOverview:
+    """Return the resources ``found`` of ``cluster``, whose present file has ``file_hash``, if that is known."""
+    lines = ClusterReport.of(cluster, found, file_hash, status, now).lines
+    shown = lines[:MAX_LINES]
+    return CloudOverview(found.state.value, shown, pool_states(cluster, found, lines), len(lines) - len(shown))
+
+
+def pool_states(cluster: FleetCluster, found: Inventory, lines: Sequence[NodeLine]) -> list[SlicePoolState]:
+    """Return the slices by type, those of the fleet file first, of each type with a minimum or with slices."""
+    names = {one.name for one in found.slices}
+    slices = [line for line in lines if line.name in names]
+    pools = {pool.kind.name: pool for pool in cluster.pools}
+    states = []
+    for kind in [*pools, *sorted({line.kind for line in slices} - pools.keys())]:
+        own = [line for line in slices if line.kind == kind]
+        pool = pools.get(kind)
+        if not own and not (pool and pool.minimum):
+            continue
+        ready = sum(map(is_ready, own))
+        states.append(
+            SlicePoolState(kind, pool.minimum if pool else 0, pool.maximum if pool else None, len(own), ready)
+        )
+    return states
+
+
+def is_ready(line: NodeLine) -> bool:
+    """Whether a slice works, as far as is known: READY, and all of its hosts in Ray if the head answers."""
+    return line.state == READY and (line.in_ray is None or line.in_ray >= (line.hosts or 1))
+
+
+def ray_overview(head: HeadPoll) -> RayOverview:
+    """Return the answer of a head, bounded."""
+    active = sorted((job for job in head.jobs if not job.has_ended), key=_order)
+    waits = wait_lines(head.usage.waiting)
+    waiting = sum(job.status == "PENDING" for job in active)
+    return RayOverview(
+        address=head.address,
+        version=head.version,
+        nodes=sum(node.is_alive for node in head.nodes),
+        used=head.status.used,
+        running=len(active) - waiting,
+        waiting=waiting,
+        jobs=[job_line(job) for job in active[:MAX_JOBS]],
+        waits=waits[:MAX_WAITS],
+        is_cut=len(active) > MAX_JOBS or len(waits) > MAX_WAITS,
+    )
+
+
+def _order(job: JobDetails) -> tuple[bool, int]:
+    """Those that wait first, the longest; then those that run, the newest."""
+    is_waiting, started_ms = job.status == "PENDING", job.started_ms or 0
+    return (not is_waiting, started_ms if is_waiting else -started_ms)
+
+
+def job_line(job: JobDetails) -> JobLine:
+    """Return the line of a job. Any client of the cluster writes its texts, so they are bounded."""
+
+    def text(key: str) -> str:
+        return single_line(job.metadata.get(key, ""))
+
+    return JobLine(
+        single_line(job.job),
+        job.status,
+        single_line(owner_of(job.metadata)),
+        text(STEP),
+        text(OUTPUT_PATH),
+        text(AIRFLOW_DAG),
+        text(AIRFLOW_RUN),
+        text(AIRFLOW_TASK),
+        None if job.started_ms is None else job.started_ms / 1000,
+    )
+
+
+def wait_lines(waiting: Sequence[Work]) -> list[WaitLine]:
+    """Group waiting parts of jobs by job, kind and resources; the largest groups first."""
+    groups: dict[tuple[str, str, str], list[Work]] = {}
+    for work in waiting:
+        amounts = [f"{format_amount(name, amount)} {single_line(name, 60)}" for name, amount in work.resources.items()]
+        labels = [single_line(f"label {key}={value}", 80) for key, value in work.label_selector.items()]
+        groups.setdefault((work.job, work.kind, ", ".join([*amounts, *labels]) or "no resources"), []).append(work)
+    return sorted(
+        (
+            WaitLine(
+                single_line(job),
+                kind,
+                len(works),
+                single_line(resources),
+                min((work.since_ms / 1000 for work in works if work.since_ms), default=None),
+            )
+            for (job, kind, resources), works in groups.items()
+        ),
+        key=lambda line: -line.count,
+    )
+
+
+def lock_overview(cluster: FleetCluster) -> LockOverview:
+    """Read the lock of ``cluster``. Raises the errors of ``ClusterLock.read``."""
+    lock = ClusterLock.of(cluster)
+    return describe_lock(lock.read(), cluster.name, lock.now())
+
+
+def describe_lock(found: FoundLock | None, cluster: str, now: float) -> LockOverview:
+    """Describe a cluster lock at ``now``."""
+    if found is None:
+        return LockOverview("free", sentence="No command has changed this cluster yet.")
+    state = "held" if found.is_held else "interrupted" if found.is_interrupted else "free"
+    marker = found.marker
+    sentence = interruption(found, cluster, now) or found.sentence(cluster, now)
+    return LockOverview(state, marker.operation, marker.phase, marker.holder, marker.since, sentence)
+
+
+def token_overview(cluster: FleetCluster, versions: Sequence[SecretVersion], now: float) -> TokenOverview:
+    """Describe the versions, newest first, of the token's secret."""
+    name = f"projects/{cluster.project}/secrets/{cluster.token_secret}"
+    enabled = [version for version in versions if version.is_enabled]
+    if not enabled:
+        return TokenOverview(name)
+    newest = enabled[0]
+    age_s = None if newest.created_at is None else max(0.0, now - newest.created_at)
+    return TokenOverview(name, newest.number, age_s, len(enabled))
+
+
+def alarms_of(
+    cloud: CloudOverview | None,
+    ray: RayOverview | None,
+    ray_problem: str | None,
+    lock: LockOverview | None,
+    stalled: Sequence[StalledStep],
+) -> list[str]:
+    """Return what a user should look at, a sentence each; a stopped cluster and a running operation are no alarms."""
+    alarms = []
+    is_stopped = cloud is not None and cloud.state == ClusterState.ABSENT.value
+    is_changing = lock is not None and lock.state == "held"
+    if lock is not None and lock.state == "interrupted":
+        alarms.append(lock.sentence)
+    if not is_stopped and ray is None and ray_problem is not None:
+        alarms.append("The head does not answer.")
+    if cloud is not None and not is_changing:
+        if cloud.state in (ClusterState.HEADLESS.value, ClusterState.HALF_MADE.value, ClusterState.DOUBLE.value):
+            alarms.append(f"{cloud.state[0].upper()}{cloud.state[1:]}.")
+        if cloud.state == ClusterState.UP.value:
+            alarms += [
+                f"{pool.ready} of {pool.minimum} slices {pool.kind} are ready."
+                for pool in cloud.pools
+                if pool.ready < pool.minimum
+            ]
+        gone = sum(line.state in WITHOUT_MACHINES for line in cloud.lines)
+        alarms += [f"{pluralize(gone, 'slice or machine')} gone: {', '.join(sorted(_gone(cloud)))}."] if gone else []
+    alarms += [f"Step {step.step}: no {step.what} for {step.seconds / 60:.0f} min." for step in stalled]
+    return alarms
+
+
+def _gone(cloud: CloudOverview) -> set[str]:
+    return {line.state for line in cloud.lines if line.state in WITHOUT_MACHINES}
