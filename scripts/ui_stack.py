@@ -7,6 +7,7 @@ of this checkout. The users ``admin``, ``viewer`` and ``runner`` have their name
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import shutil
 import signal
@@ -21,6 +22,7 @@ from typing import Final
 
 import requests
 
+from scripts.ui_samples.clusters import sample_clusters
 from tradewind.rehearsal.local.airflow import LocalAirflow
 from tradewind.rehearsal.local.processes import LocalStack, free_port, write_private
 
@@ -30,7 +32,7 @@ USERS: Final = {"admin": "admin", "viewer": "viewer", "runner": "user"}
 """User → role of the simple auth manager; a user's password is its name."""
 MADE: Final = "made"
 """File of a folder whose runs are complete."""
-START_TIMEOUT_S: Final = 240.0
+START_TIMEOUT_S: Final = 900.0
 
 
 @dataclass(frozen=True)
@@ -71,38 +73,64 @@ def ui_stack(folder: Path, port: int | None = None, base_path: str = "", *, larg
     """Run the server for the length of a block.
 
     Args:
-        folder: Gets all files; the runs of an earlier start are kept.
+        folder: Gets all files; the runs of an earlier start are kept, and servers of other ports may run on it.
         port: Of the server; default: a free one.
         base_path: Path of ``[api] base_url``, such as ``/airflow``.
         large: Also make a token cache and a checkpoint with Levanter, which takes 20 s of CPU more.
     """
     folder = folder.resolve()
-    folder.mkdir(parents=True, exist_ok=True)
     port = port or free_port()
-    stack = LocalStack(folder)
-    airflow = LocalAirflow(
-        stack,
-        dags_folder=copy_dags(folder / "dags"),
-        connections=connections(folder),
-        settings=settings(folder, port, base_path),
-        port=port,
-    )
-    url = f"{airflow.url}{base_path}"
+    stack = LocalStack(folder / f"server-{port}")
+    home = stack.root / "airflow"
+    (folder / "airflow").mkdir(parents=True, exist_ok=True)
+    home.parent.mkdir(exist_ok=True)
+    if not home.is_symlink():
+        home.symlink_to(folder / "airflow")
+    copy_dags(folder)
+    with sample_clusters(stack.root) as clusters:
+        airflow = LocalAirflow(
+            stack,
+            dags_folder=folder / "dags",
+            connections=connections(folder),
+            settings=settings(folder, port, base_path) | clusters,
+            port=port,
+        )
+        with served(airflow, folder, large) as pid:
+            yield UiStack(f"{airflow.url}{base_path}", folder, pid)
+
+
+@contextmanager
+def served(airflow: LocalAirflow, folder: Path, large: bool) -> Iterator[int]:
+    """Make the runs while the server starts; return the server's process id, and stop it at the end."""
+    stack = airflow.stack
     try:
-        is_made = have_runs(folder, large)
-        airflow.prepare()
-        airflow.start_component("api-server")
-        if not is_made:
-            make_runs(stack, airflow, large)
-        wait_until_answering(url, airflow)
-        yield UiStack(url, folder, airflow.processes["api-server"].pid)
+        with alone(folder):
+            if not have_runs(folder, large):
+                for name in ("airflow", "store"):
+                    shutil.rmtree(folder / name, ignore_errors=True)
+                (folder / "airflow").mkdir()
+            airflow.prepare()
+            airflow.start_component("api-server")
+            if not have_runs(folder, large):
+                make_runs(stack, airflow, folder, large)
+        wait_until_answering(airflow)
+        yield airflow.processes["api-server"].pid
     finally:
         stack.stop(grace_seconds=5.0)
 
 
-def copy_dags(folder: Path) -> Path:
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Let one process at a time prepare the folder; servers of other ports may run on it."""
+    with (folder / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def copy_dags(folder: Path) -> None:
     """Copy the sample DAGs and the smallest example, whose steps then run in the worker."""
-    shutil.copytree(SAMPLES / "dags", folder, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
+    for name in ("dags", "big"):
+        shutil.copytree(SAMPLES / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
     text = (ROOT / "dags" / "hello_world.py").read_text()
     for old, new in {
         "from tradewind import ": "from tradewind import on_airflow_worker, run_param, ",
@@ -113,8 +141,7 @@ def copy_dags(folder: Path) -> Path:
     }.items():
         assert text.count(old) == 1, old
         text = text.replace(old, new)
-    (folder / "hello_world.py").write_text(text)
-    return folder
+    (folder / "dags" / "hello_world.py").write_text(text)
 
 
 def connections(folder: Path) -> dict[str, str]:
@@ -127,38 +154,42 @@ def settings(folder: Path, port: int, base_path: str) -> dict[str, str]:
     """Return Airflow's settings: the users, the address and the allowed roots."""
     passwords = folder / "passwords.json"
     write_private(passwords, json.dumps({name: name for name in USERS}))
+    kind = "airflow.dag_processing.bundles.local.LocalDagBundle"
+    bundles = [
+        {"name": name, "classpath": kind, "kwargs": {"path": str(folder / path)}}
+        for name, path in (("samples", "dags"), ("big_plan", "big"))
+    ]
     return {
+        "AIRFLOW__API__PORT": str(port),
+        "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps(bundles),
         "AIRFLOW__API__BASE_URL": f"http://127.0.0.1:{port}{base_path}",
         "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:{role}" for name, role in USERS.items()),
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
         "AIRFLOW__TRADEWIND__ALLOWED_ROOTS": str(folder / "store"),
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": f"{ROOT}:{folder / 'dags'}",
     }
 
 
 def have_runs(folder: Path, large: bool) -> bool:
-    """Return whether an earlier start has made the runs; else remove what it has left."""
+    """Return whether an earlier start has made the runs."""
     made = folder / MADE
-    if made.exists() and made.read_text() in ("large", *([] if large else ["small"])):
-        return True
-    for name in ("airflow", "store"):
-        shutil.rmtree(folder / name, ignore_errors=True)
-    return False
+    return made.exists() and made.read_text() in ("large", *([] if large else ["small"]))
 
 
-def make_runs(stack: LocalStack, airflow: LocalAirflow, large: bool) -> None:
+def make_runs(stack: LocalStack, airflow: LocalAirflow, folder: Path, large: bool) -> None:
     """Run the sample DAGs."""
     argv = [sys.executable, "-m", "scripts.ui_samples.runs", *(["--large"] if large else [])]
     child = stack.start("runs", argv, airflow.env())
     if child.wait(timeout=START_TIMEOUT_S) != 0:
         log = stack.logs / "runs.log"
         raise RuntimeError(f"The sample runs failed; the end of {log}:\n{log.read_text()[-4000:]}")
-    write_private(stack.root / MADE, "large" if large else "small")
+    write_private(folder / MADE, "large" if large else "small")
 
 
-def wait_until_answering(url: str, airflow: LocalAirflow) -> None:
+def wait_until_answering(airflow: LocalAirflow) -> None:
     """Wait until the server answers, also for a page of the plugin, which loads its application then."""
+    url = airflow.env()["AIRFLOW__API__BASE_URL"]
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         airflow.raise_if_a_component_died()

@@ -1,14 +1,14 @@
-"""Airflow DAGs of sample steps, all in the worker: trainings and evaluations, failures, formats, and 1,000 steps."""
+"""Airflow DAGs of sample steps, all in the worker: trainings and evaluations, failures, formats."""
 
 from __future__ import annotations
 
 from airflow.sdk import DAG, task
+from sample_links import link
 from sample_work import (
     Chapters,
     Documents,
     Evaluation,
     Formats,
-    Link,
     Report,
     Training,
     evaluate,
@@ -17,7 +17,6 @@ from sample_work import (
     train,
     write_chapters,
     write_formats,
-    write_link,
 )
 
 from tradewind import ExecutorStep, Param, experiment_dag, on_airflow_worker, output_path_of, run_param, versioned
@@ -27,13 +26,6 @@ from tradewind.recipes.speedruns.results import SpeedrunReportConfig, report_spe
 from tradewind.steps import this_output_path
 
 HERE = on_airflow_worker()
-DOMAINS = ["books", "code", "forums", "law", "maths", "news", "papers", "patents", "recipes", "web"]
-SHARDS_PER_DOMAIN = 96
-
-
-def link(name: str, *inputs: ExecutorStep, fails: bool = False) -> ExecutorStep:
-    config = Link(versioned(name), [output_path_of(each) for each in inputs], versioned(fails))
-    return ExecutorStep(name, write_link, config, resources=HERE)
 
 
 def tiny_model() -> None:
@@ -68,25 +60,7 @@ def tiny_model() -> None:
     )
 
 
-def big_plan() -> None:
-    """Define 1,000 steps: ten domains of shards that are cleaned, their statistics, a mixture and trainings."""
-    mixed, last = [], []
-    for domain in DOMAINS:
-        raw = link(f"big/{domain}/raw")
-        shards = [link(f"big/{domain}/clean_{number:02d}", raw) for number in range(SHARDS_PER_DOMAIN)]
-        mixed.append(link(f"big/{domain}/tokens", *shards))
-    mixture = link("big/mixture", *mixed)
-    trained = [link(f"big/train_{size}", mixture) for size in ("130m", "300m", "1b", "3b")]
-    for each in trained:
-        size = each.name.rpartition("_")[2]
-        last += [link(f"big/{task}_{size}", each) for task in ("perplexity", "arc", "mmlu")]
-    experiment_dag(
-        "big_plan", [*last, link("big/scaling_law", *trained), link("big/board", *last), link("big/report", *last)]
-    )
-
-
 tiny_model()
-big_plan()
 experiment_dag("failing", [link("failing/third", link("failing/second", link("failing/first"), fails=True))])
 broken = ExecutorStep(
     "broken/chapters", write_chapters, Chapters(rows=versioned(50), cut_shard=versioned(5)), resources=HERE

@@ -1,0 +1,107 @@
+"""One API server with sample runs, and a browser that is logged in, for the tests that look at pages."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from scripts.ui_stack import UiStack, ui_stack
+
+CHROMIUM: Final = shutil.which("chromium")
+AXE: Final = Path(__file__).parents[2] / "plugins/tradewind_ui/web/node_modules/axe-core/axe.min.js"
+BASE_PATH: Final = "/airflow"
+"""Path of ``[api] base_url``: all tests but those of other paths have a prefix to get wrong."""
+WIDE: Final = (1440, 900)
+NARROW: Final = (600, 900)
+TIMEOUT_MS: Final = 60_000
+ROOT: Final = "[data-tradewind]"
+"""Selector of the plugin's part of a page."""
+
+
+@dataclass
+class OpenPage:
+    """A page in the browser, and what went wrong in it.
+
+    Attributes:
+        page: Playwright's page.
+        stack: The server.
+        problems: Errors in the console, exceptions, and answers of 500 and more.
+    """
+
+    page: Any
+    stack: UiStack
+    problems: list[str] = field(default_factory=list)
+
+    def open(self, path: str) -> Any:
+        """Open an address below the server's, and return the plugin's part of the page when it has loaded."""
+        self.page.goto(f"{self.stack.url}/{path}")
+        root = self.page.locator(ROOT).first
+        root.wait_for(state="attached")
+        self.page.wait_for_function(
+            f"""() => {{
+                const roots = [...document.querySelectorAll("{ROOT}")];
+                return roots.length > 0 && roots.every((each) => each.childElementCount > 0)
+                    && !document.querySelector('{ROOT} [role="status"][aria-label="Loading"]');
+            }}"""
+        )
+        return root
+
+
+OpenPages = Callable[..., Any]
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UiStack]:
+    with ui_stack(tmp_path_factory.mktemp("ui"), base_path=BASE_PATH) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    from scripts.screenshot import FLAGS
+
+    assert CHROMIUM, "There is no Chromium: run scripts/install_chromium.sh."
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, headless=True, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="session")
+def opened(browser: Any) -> OpenPages:
+    """Return a context manager for a page of a logged-in user.
+
+    Its arguments are the server, and optionally ``theme``, ``size`` and ``user``.
+    """
+
+    @contextmanager
+    def open_page(
+        stack: UiStack, *, theme: str = "light", size: tuple[int, int] = WIDE, user: str = "admin"
+    ) -> Iterator[OpenPage]:
+        width, height = size
+        context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=theme)
+        context.set_default_timeout(TIMEOUT_MS)
+        context.add_init_script(f"localStorage.setItem('theme', {theme!r});")
+        context.add_cookies([{"name": "_token", "value": stack.token(user), "url": stack.url}])
+        page = context.new_page()
+        found = OpenPage(page, stack)
+        page.on("console", lambda line: found.problems.append(line.text) if line.type == "error" else None)
+        page.on("pageerror", lambda error: found.problems.append(str(error)))
+        page.on(
+            "response",
+            lambda answer: found.problems.append(f"{answer.status} {answer.url}") if answer.status >= 500 else None,
+        )
+        try:
+            yield found
+        finally:
+            context.close()
+
+    return open_page

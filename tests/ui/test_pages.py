@@ -1,0 +1,135 @@
+"""The pages in Airflow's own UI, in a browser: themes, keyboard, narrow windows, 1,000 steps, errors, path prefixes.
+
+One server and one browser serve all tests. A page is loaded once for all that is looked at in it, since each load of
+Airflow's UI takes two seconds of CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from scripts.ui_stack import UiStack, ui_stack
+from tests.ui.conftest import AXE, NARROW, ROOT, OpenPages
+
+pytestmark = pytest.mark.airflow
+
+SERIOUS: Final = ("serious", "critical")
+PAGES: Final[dict[str, tuple[Callable[[UiStack], str], str]]] = {
+    "plan": (
+        lambda stack: f"dags/hello_world/runs/{stack.run_ids('hello_world')[1]}/plugin/tradewind_plan",
+        "hello_world/stats",
+    ),
+    "step": (
+        lambda stack: (
+            f"dags/tiny_model/runs/{stack.run_ids('tiny_model')[1]}/tasks/tiny_train_small/plugin/tradewind_step"
+        ),
+        "tiny/train_small",
+    ),
+    "data": (lambda stack: "plugin/tradewind_data", "store"),
+    "experiments": (lambda stack: "plugin/tradewind_experiments", "tiny"),
+    "fleet": (lambda stack: "plugin/tradewind_fleet", "cluster"),
+    "card": (lambda stack: "", "leet"),
+}
+"""Page → its path, and a text of it."""
+
+
+def serious_findings(page: Any) -> list[str]:
+    """Return what axe finds in the plugin's part of the page."""
+    if not page.evaluate("typeof axe === 'object'"):
+        page.evaluate(AXE.read_text())
+    found = page.evaluate("(root) => axe.run({include: [[root]]}, {resultTypes: ['violations']})", ROOT)
+    return [
+        f"{finding['id']}: {node['html'][:200]}"
+        for finding in found["violations"]
+        if finding["impact"] in SERIOUS
+        for node in finding["nodes"]
+    ]
+
+
+def overflow(page: Any) -> int:
+    """Return by how many pixels the plugin's part makes the whole page wider than the window."""
+    return int(page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
+
+
+def focus_walk(page: Any, presses: int) -> list[str]:
+    """Press Tab so often; return the focused elements of the plugin's part."""
+    found = []
+    for _ in range(presses):
+        page.keyboard.press("Tab")
+        text = page.evaluate(
+            f"""() => {{
+                const focused = document.activeElement;
+                return focused.closest("{ROOT}") ? focused.outerHTML.slice(0, 200) : null;
+            }}"""
+        )
+        found += [text] if text else []
+    return found
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_page_in_both_themes_by_keyboard_and_narrow(name: str, stack: UiStack, opened: OpenPages) -> None:
+    path_of, text = PAGES[name]
+    with opened(stack) as page:
+        root = page.open(path_of(stack))
+        root.get_by_text(text).first.wait_for()
+        assert serious_findings(page.page) == [], "light"
+        if name != "card":
+            assert focus_walk(page.page, 40), "Tab reaches nothing of the page"
+        page.page.emulate_media(color_scheme="dark")
+        page.page.locator("html.dark").wait_for(state="attached")
+        assert serious_findings(page.page) == [], "dark"
+        page.page.set_viewport_size({"width": NARROW[0], "height": NARROW[1]})
+        assert root.get_by_text(text).first.is_visible() or name == "card"
+        assert overflow(page.page) <= 0
+        assert page.problems == []
+
+
+@pytest.mark.parametrize(
+    "name", ["plan", *(pytest.param(each, marks=pytest.mark.long) for each in PAGES if each != "plan")]
+)
+def test_page_says_that_its_server_does_not_answer(name: str, stack: UiStack, opened: OpenPages) -> None:
+    path_of, _ = PAGES[name]
+    with opened(stack) as page:
+        page.page.route("**/tradewind/api/**", lambda route: route.abort())
+        root = page.open(path_of(stack))
+        root.get_by_text("cannot be shown").first.wait_for()
+        assert page.page.get_by_role("navigation").count() or page.page.locator("nav").count(), (
+            "Airflow's own page is gone"
+        )
+
+
+def test_plan_of_1000_steps_is_drawn(stack: UiStack, opened: OpenPages) -> None:
+    [run_id] = stack.run_ids("big_plan")
+    with opened(stack) as page:
+        root = page.open(f"dags/big_plan/runs/{run_id}/plugin/tradewind_plan")
+        root.get_by_text("1,000").first.wait_for()
+        root.locator(".react-flow__node").first.wait_for()
+        assert page.problems == []
+
+
+def test_tabs_of_other_dags_say_why_they_are_empty(stack: UiStack, opened: OpenPages) -> None:
+    [run_id] = stack.run_ids("plain")
+    with opened(stack) as page:
+        for path in (f"dags/plain/runs/{run_id}/plugin/tradewind_plan",
+                     f"dags/plain/runs/{run_id}/tasks/add/plugin/tradewind_step"):  # fmt: skip
+            assert len(page.open(path).inner_text()) > 40
+        assert page.problems == []
+
+
+def test_viewer_sees_what_is_refused(stack: UiStack, opened: OpenPages) -> None:
+    with opened(stack, user="viewer") as page:
+        root = page.open("plugin/tradewind_fleet")
+        root.get_by_text("You may not see this").first.wait_for()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("base_path", ["", "/a/b"], ids=["root", "two"])
+def test_every_page_loads_below_another_path(base_path: str, stack: UiStack, opened: OpenPages, tmp_path: Path) -> None:
+    with ui_stack(tmp_path / "ui", base_path=base_path) as other, opened(other) as page:
+        for path_of, text in PAGES.values():
+            page.open(path_of(other)).get_by_text(text).first.wait_for()
+        assert page.problems == []
