@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import io
 import os
 import stat
@@ -12,14 +13,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO, Any, Final, cast
 
-from tradewind.browsing.errors import MissingError, OutsideError, StoreSilentError, UnreadableError, WrongKindError
+from tradewind.browsing.errors import (
+    BrowsingError,
+    MissingError,
+    OutsideError,
+    StoreSilentError,
+    UnreadableError,
+    WrongKindError,
+)
 from tradewind.browsing.limits import TIMEOUT_S
 from tradewind.browsing.memory import loading
-from tradewind.datasets.files import store_fingerprint
+from tradewind.datasets.files import is_remote, store_fingerprint
 from tradewind.storage import Location, Roots, StorageError
 from tradewind.storage.client import file_system_of, translated_client_errors
 from tradewind.storage.errors import StoreError
+from tradewind.text import single_line
 
+_SILENT: Final = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.ENOTCONN})
+"""What a shared disk says when its server does not answer."""
 _REMOTE_BLOCK_BYTES: Final = 1 << 20
 """Bytes of one range request."""
 
@@ -76,7 +87,7 @@ class Access:
             if self.roots is None:
                 Location.of(path)
             else:
-                self.roots.check(path, "path")
+                self.roots.check(path, "")
         except StorageError as error:
             raise OutsideError(str(error)) from None
 
@@ -141,12 +152,18 @@ def told(path: str) -> Iterator[None]:
     except IsADirectoryError:
         raise WrongKindError(f"{path} is a folder.") from None
     except StoreError as error:
-        local = "://" not in path
-        if local and isinstance(error.__cause__, PermissionError):
-            raise OutsideError(f"The API server may not read {path}: its user has no permission.") from None
-        raise StoreSilentError(f"{error}. Try again in a moment." if not local else str(error)) from None
+        raise _of_store(path, error) from None
     except StorageError as error:
         raise UnreadableError(str(error)) from None
+
+
+def _of_store(path: str, error: StoreError) -> BrowsingError:
+    cause = error.__cause__
+    if is_remote(path) or not isinstance(cause, OSError) or cause.errno in _SILENT:
+        return StoreSilentError(f"{single_line(error)}. Try again in a moment.")
+    if isinstance(cause, PermissionError):
+        return OutsideError(f"The API server may not read {path}: its user has no permission.")
+    return UnreadableError(f"{path} cannot be read: {cause.strerror or cause}.")
 
 
 def moment_of(info: Mapping[str, Any]) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from tradewind.browsing.answers import Scalar
 from tradewind.records.parsing import replace_surrogates
 
-_MAX_EXACT: Final = 1 << 53
+MAX_EXACT: Final = 1 << 53
 """Larger whole numbers are no exact numbers in JavaScript."""
 
 
@@ -32,7 +32,7 @@ def cell_of(value: Any, max_chars: int) -> Cell:
     if isinstance(value, str):
         return _text(value, max_chars)
     if isinstance(value, int):
-        return Cell(value) if -_MAX_EXACT < value < _MAX_EXACT else _text(_digits(value), max_chars)
+        return Cell(value) if -MAX_EXACT < value < MAX_EXACT else _text(_digits(value), max_chars)
     if isinstance(value, float):
         return Cell(value) if math.isfinite(value) else Cell(str(value))
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -45,7 +45,11 @@ def cell_of(value: Any, max_chars: int) -> Cell:
 
 def nested_text(value: Any) -> str:
     """Return a list or an object as JSON."""
-    return replace_surrogates(json.dumps(value, ensure_ascii=False, default=_plain))
+    try:
+        text = "".join(_encode(value, 0))
+    except RecursionError:
+        return "[nested too deeply]"
+    return text if text.isascii() else replace_surrogates(text)
 
 
 def whole_text(value: Any) -> tuple[str, str]:
@@ -89,7 +93,8 @@ def holds(value: Any, wanted: str) -> bool:
 
 def _text(text: str, max_chars: int) -> Cell:
     is_cut = len(text) > max_chars
-    return Cell(replace_surrogates(text[:max_chars] if is_cut else text), is_cut)
+    shown = text[:max_chars] if is_cut else text
+    return Cell(shown if shown.isascii() else replace_surrogates(shown), is_cut)
 
 
 def _digits(value: int) -> str:
@@ -101,3 +106,9 @@ def _digits(value: int) -> str:
 
 def _plain(value: Any) -> str:
     return value.hex(" ") if isinstance(value, (bytes, bytearray)) else str(value)
+
+
+# ``JSONEncoder.encode`` makes this encoder anew for each value.
+_encode: Final[Any] = vars(json.encoder)["c_make_encoder"](
+    None, _plain, json.encoder.encode_basestring, None, ": ", ", ", False, True, True
+)

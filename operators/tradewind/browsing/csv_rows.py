@@ -14,7 +14,7 @@ from tradewind.browsing.errors import UnreadableError
 from tradewind.browsing.formats import Details
 from tradewind.browsing.limits import MAX_COLUMNS, MAX_LINE_BYTES
 from tradewind.browsing.lines import LineSource
-from tradewind.browsing.packed import READ_ERRORS, content_of, damaged
+from tradewind.browsing.packed import READ_ERRORS, content_of, damaged, release
 from tradewind.browsing.paging import Asked
 
 _SEPARATORS: Final = ",\t;|"
@@ -72,10 +72,7 @@ def _header_of(access: Access, stored: Stored) -> tuple[int, str, list[str]]:
     except READ_ERRORS as error:
         raise damaged(stored.path, error) from error
     finally:
-        if stream is None:
-            file.close()
-        else:
-            file.detach()
+        release(file, stream)
     if len(line) >= _HEADER_BYTES and not line.endswith(b"\n"):
         raise UnreadableError(f"{stored.path} has a first line of more than {_HEADER_BYTES:,} bytes: see it as text.")
     text = line.removeprefix(codecs.BOM_UTF8).decode("utf-8", "replace")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import time
+from typing import Any, Final
 
-from tradewind.browsing.access import Access, Stored
+from tradewind.browsing.access import Access, OutOfTimeError, Stored
 from tradewind.browsing.answers import Column, Fact
 from tradewind.browsing.cells import type_name
 from tradewind.browsing.formats import Details
@@ -13,8 +14,9 @@ from tradewind.browsing.limits import MAX_COLUMNS, MAX_LINE_VALUES
 from tradewind.browsing.lines import LineSource
 from tradewind.browsing.paging import Asked
 
-_SAMPLED_ROWS = 20
-_PLAIN_BYTES = 1 << 18
+_SAMPLED_ROWS: Final = 20
+_SAMPLING_S: Final = 1.0
+_PLAIN_BYTES: Final = 1 << 18
 """A line up to this size may hold any values."""
 
 
@@ -38,6 +40,7 @@ def rows(access: Access, stored: Stored, asked: Asked) -> LineSource:
 
 def describe(access: Access, stored: Stored) -> Details:
     """Return the columns of the first rows: nothing tells the number of rows without reading all."""
+    access = Access(access.roots, min(access.deadline, time.monotonic() + _SAMPLING_S))
     source = rows(access, stored, Asked())
     kinds: dict[str, set[str]] = {}
     seen = size = 0
@@ -50,7 +53,9 @@ def describe(access: Access, stored: Stored) -> Details:
                         kinds.setdefault(name, set()).add(type_name(value))
             if seen >= _SAMPLED_ROWS or access.left_s < 0:
                 break
-        size = source._at
+        size = source.offset
+    except OutOfTimeError:
+        return Details(notes=["The first lines of the file are too long, or blank."])
     finally:
         source.close()
     columns = [Column(name, " | ".join(sorted(each - {"null"} or each))) for name, each in kinds.items()]

@@ -43,20 +43,30 @@ class LineSource:
         self._asked = asked
         self._file, self._stream = packed.content_of(access, stored)
         self._at, self._number, self._inside = 0, 0, False
+        self._is_damaged = False
 
     def __iter__(self) -> Iterator[RawRow]:
+        has_rows = False
         try:
             self._enter()
-            yield from self._rows()
+            for row in self._rows():
+                has_rows = True
+                yield row
         except packed.READ_ERRORS as error:
-            raise packed.damaged(self._path, error) from error
+            problem = packed.damaged(self._path, error)
+            if not has_rows:
+                raise problem from error
+            self._is_damaged = True
+            yield RawRow(str(self._at), None, None, str(problem))
+
+    @property
+    def offset(self) -> int:
+        """Bytes of the content before the next row."""
+        return self._at
 
     def close(self) -> None:
         """Close a file that no later request uses; leave the stream of a packed one."""
-        if self._stream is None:
-            self._file.close()
-        else:
-            self._file.detach()
+        packed.release(self._file, self._stream)
 
     def rest_of_row(self, line: bytes) -> bytes:
         """Read the further lines of a row, in formats whose rows may have several."""
@@ -64,7 +74,7 @@ class LineSource:
 
     def after(self) -> str | None:
         try:
-            if not self._inside and not self._file.peek(1):
+            if self._is_damaged or (not self._inside and not self._file.peek(1)):
                 return None
         except packed.READ_ERRORS:
             pass  # the next page says it
@@ -73,7 +83,7 @@ class LineSource:
         return f"{self._at}:{self._number + 1}" if self._number >= 0 else str(self._at)
 
     def position(self) -> float | None:
-        if self._stream is not None:
+        if self._stream is not None and not self._stream.closed:
             return round(self._stream.fraction(), 6)
         return round(min(self._at / self._size, 1.0), 6) if self._size else 1.0
 
@@ -118,7 +128,7 @@ class LineSource:
                 continue
             if not line.strip():
                 if self._access.left_s < 0:
-                    return
+                    raise OutOfTimeError(self.position() or 0.0, self.after())
                 continue
             try:
                 value = self._parse(line)

@@ -83,9 +83,13 @@ class Unpacked(io.RawIOBase):
         """Go to a fraction of the compressed bytes; return the offset in the content."""
         target = int(self.size * fraction)
         self.go_near_packed(target)
-        while self.packed_at() < target and self._forward():
-            pass
-        self.at = self.unpacked
+        begin, offset = self.packed_at(), self.unpacked
+        while self.packed_at() < target:
+            begin, offset = self.packed_at(), self.unpacked
+            if not self._forward():
+                break
+        share = (target - begin) / max(self.packed_at() - begin, 1)  # of the last step, which may be a whole file
+        self.at = offset + int((self.unpacked - offset) * min(max(share, 0.0), 1.0))
         return self.at
 
     def fraction(self) -> float:
@@ -164,15 +168,13 @@ class GzipStream(Unpacked):
                 return data
 
     def _next_member(self) -> bool:
-        while True:
-            self._input = self._input.lstrip(b"\0")  # padding
+        while not (rest := self._input.lstrip(b"\0")):  # padding
+            self._packed += len(self._input)
+            self._input = self._file.read(_READ_BYTES)
             if not self._input:
-                self._input = self._file.read(_READ_BYTES)
-                if not self._input:
-                    return False
-            if self._input.strip(b"\0"):
-                break
-        self._decoder = _decompressor()
+                return False
+        self._packed += len(self._input) - len(rest)
+        self._input, self._decoder = rest, _decompressor()
         return True
 
     def _leave_point(self) -> None:
@@ -246,7 +248,7 @@ def is_packed(path: str) -> bool:
 def content_of(access: Access, stored: Stored) -> tuple[io.BufferedReader, Unpacked | None]:
     """Open a file's content for lines: itself, or unpacked as its name says, with the stream behind it.
 
-    The caller closes what is not packed, and detaches the other: its stream is kept for the next request.
+    The caller releases both.
     """
     if not is_packed(stored.path):
         file = access.open(stored.path)
@@ -264,6 +266,14 @@ def content_of(access: Access, stored: Stored) -> tuple[io.BufferedReader, Unpac
     while len(_kept) > _MAX_KEPT:
         _kept.popitem(last=False)[1][1].close()
     return io.BufferedReader(stream, _OUT_BYTES), stream
+
+
+def release(file: io.BufferedReader, stream: Unpacked | None) -> None:
+    """Close the file, or leave the stream of a packed one for the next request."""
+    if stream is None:
+        file.close()
+    elif not stream.closed:
+        file.detach()
 
 
 def forget(path: str) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
 
 from tradewind.browsing.access import Access, OutOfTimeError
 from tradewind.browsing.answers import Column, Row, RowPage, Scalar, WholeValue
-from tradewind.browsing.cells import cell_of, holds, type_name, whole_text
+from tradewind.browsing.cells import MAX_EXACT, cell_of, holds, type_name, whole_text
 from tradewind.browsing.errors import UnreadableError
 from tradewind.browsing.limits import (
     MAX_COLUMNS,
@@ -87,55 +87,66 @@ class RowSource(Protocol):
         """Close the file."""
 
 
-@dataclass
 class _Page:
     """A page while it is filled."""
 
-    asked: Asked
-    known: list[str]
-    fixed: bool
-    rows: list[tuple[RawRow, Mapping[str, Any]]] = field(default_factory=list)
-    size: int = 0
-    dropped: int = 0
+    def __init__(self, asked: Asked, columns: Sequence[Column] | None) -> None:
+        self._chars = asked.chars
+        self._is_fixed = columns is not None
+        self._index = {each.name: at for at, each in enumerate(columns or ())}
+        self._types: dict[str, set[str]] = {}
+        self.rows: list[Row] = []
+        self.size = 0
+        self.has_dropped = False
 
     def add(self, raw: RawRow, values: Mapping[str, Any]) -> None:
-        cells = {}
-        for name, value in values.items():
-            if not self.fixed and name not in self.seen:
-                if len(self.known) >= MAX_COLUMNS:
-                    self.dropped += 1
-                    continue
-                self.known.append(name)
-                self.seen.add(name)
-            cells[name] = cell = cell_of(value, self.asked.chars)
-            self.size += _CELL_BYTES + (len(cell.value) if isinstance(cell.value, str) else 0)
-            if not self.fixed:
-                self.types.setdefault(name, set()).add(type_name(value))
-        self.rows.append((raw, cells))
-
-    def __post_init__(self) -> None:
-        self.seen = set(self.known)
-        self.types: dict[str, set[str]] = {}
-
-    def row(self, raw: RawRow, cells: Mapping[str, Any]) -> Row:
-        values: list[Scalar] = []
+        """Add a row, its values cut to size."""
+        shown: list[Scalar] = [None] * len(self._index)
         cut: list[int] = []
         nested: list[int] = []
-        for index, name in enumerate(self.known):
-            cell = cells.get(name)
-            values.append(None if cell is None else cell.value)
-            if cell is not None and cell.is_cut:
-                cut.append(index)
-            if cell is not None and cell.is_nested:
-                nested.append(index)
-        return Row(raw.at, raw.number, values, cut, nested, raw.problem)
+        for name, value in values.items():
+            at = self._index.get(name)
+            if at is None:
+                if self._is_fixed:
+                    continue
+                if len(self._index) >= MAX_COLUMNS:
+                    self.has_dropped = True
+                    continue
+                at = self._index[name] = len(shown)
+                shown.append(None)
+            if not self._is_fixed:
+                self._types.setdefault(name, set()).add(type_name(value))
+            kind = type(value)  # the most frequent cases first
+            if kind is str and len(value) <= self._chars and value.isascii():
+                shown[at] = value
+                self.size += len(value)
+                continue
+            if (kind is int and -MAX_EXACT < value < MAX_EXACT) or (kind is float and value - value == 0):
+                shown[at] = value
+                continue
+            cell = cell_of(value, self._chars)
+            shown[at] = cell.value
+            if type(cell.value) is str:
+                self.size += len(cell.value)
+            if cell.is_cut:
+                cut.append(at)
+            if cell.is_nested:
+                nested.append(at)
+        self.size += _CELL_BYTES * len(shown)
+        self.rows.append(Row(raw.at, raw.number, shown, sorted(cut), sorted(nested), raw.problem))
+
+    def columns(self) -> list[Column]:
+        """Return the columns of all rows, and give each row a value for each."""
+        for row in self.rows:
+            row.values.extend([None] * (len(self._index) - len(row.values)))
+        kinds = {name: sorted(each - {"null"} or each) for name, each in self._types.items()}
+        return [Column(name, " | ".join(kinds.get(name, ()))) for name in self._index]
 
 
 def make_page(path: str, format_name: str, source: RowSource, asked: Asked, access: Access) -> RowPage:
     """Read rows from ``source`` until the page is full, the file ends, or a limit is reached."""
     column, wanted = _filter_of(asked, source)
-    known = [each.name for each in source.columns or ()]
-    page = _Page(asked, known, source.columns is not None)
+    page = _Page(asked, source.columns)
     scanned, note = 0, source.note
     try:
         for raw in source:
@@ -151,12 +162,10 @@ def make_page(path: str, format_name: str, source: RowSource, asked: Asked, acce
         where = f"The reader came to {error.reached:.0%} of the file in the time of one request"
         note = f"{where}, and keeps its place for some minutes: load again to go on."
         following = error.place or asked.cursor
-    if page.dropped:
+    if page.has_dropped:
         note = f"The rows have more than {MAX_COLUMNS} columns; name those to show."
-    types = {name: " | ".join(sorted(kinds - {"null"} or kinds)) for name, kinds in page.types.items()}
-    columns = source.columns or [Column(name, types.get(name, "")) for name in page.known]
-    rows = [page.row(raw, cells) for raw, cells in page.rows]
-    return RowPage(path, format_name, columns, rows, following, source.total, scanned, source.position(), note)
+    columns = page.columns() if source.columns is None else source.columns
+    return RowPage(path, format_name, columns, page.rows, following, source.total, scanned, source.position(), note)
 
 
 def make_value(path: str, source: RowSource, cursor: str, column: str) -> WholeValue:

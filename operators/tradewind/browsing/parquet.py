@@ -13,7 +13,8 @@ from tradewind.browsing.limits import MAX_COLUMNS, MAX_FOOTER_BYTES
 from tradewind.browsing.paging import Asked, RawRow
 from tradewind.text import quote_first_names, single_line
 
-_BATCH_ROWS: Final = 1024
+_BATCH_ROWS: Final = (1024, 16, 1)
+"""Rows of a batch at most; fewer if they take too much memory, since a packed row may be a million times as large."""
 _BATCH_BYTES: Final = 8 << 20
 """Size of a batch in memory, as far as the metadata tell."""
 _BUFFER_BYTES: Final = 4 << 20
@@ -66,18 +67,24 @@ class ParquetSource:
         import pyarrow as pa
 
         try:
-            for batch in self._batches():
-                for row in _rows_of(batch, self._asked.raw_chars):
-                    self._next += 1
-                    yield RawRow(str(self._next - 1), self._next, row)
-        except pa.ArrowMemoryError:
-            raise MemoryError from None
+            for most in _BATCH_ROWS:
+                try:
+                    for batch in self._batches(most):
+                        for row in _rows_of(batch, self._asked.raw_chars):
+                            self._next += 1
+                            yield RawRow(str(self._next - 1), self._next, row)
+                    return
+                except MemoryError:  # pyarrow's own derives from it
+                    if most == _BATCH_ROWS[-1]:
+                        raise
+        except MemoryError:
+            raise
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise UnreadableError(
                 f"{self._path} cannot be read on after row {self._next:,}: {single_line(error)}."
             ) from error
 
-    def _batches(self) -> Iterator[Any]:
+    def _batches(self, most: int) -> Iterator[Any]:
         """Yield record batches from the first row on, one row group after another."""
         metadata = self._opened.metadata
         before = 0
@@ -91,7 +98,7 @@ class ParquetSource:
                     if group.column(at).path_in_schema.partition(".")[0] in self._names
                 )
                 fitting = _BATCH_BYTES * group.num_rows // max(size, 1)
-                wanted = _BATCH_ROWS if self._asked.filter else min(_BATCH_ROWS, max(self._asked.limit, 1))
+                wanted = most if self._asked.filter else min(most, max(self._asked.limit, 1))
                 count = max(min(fitting, wanted), 1)
                 for batch in self._opened.iter_batches(count, row_groups=[number], columns=self._names):
                     if skipped >= batch.num_rows:
@@ -183,5 +190,6 @@ def _values_of(array: Any, chars: int | None) -> Sequence[Any]:
     try:
         values: list[Any] = array.to_pylist()
     except (ValueError, OverflowError, TypeError):  # a time that Python does not have
-        values = [str(value) if value.is_valid else None for value in array.cast(pa.int64())]
+        width = pa.int32() if kind.bit_width == 32 else pa.int64()
+        values = [str(value) if value.is_valid else None for value in array.view(width)]
     return values

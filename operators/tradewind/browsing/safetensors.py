@@ -33,6 +33,8 @@ def describe(access: Access, stored: Stored) -> Details:
         head = file.read(size)
     try:
         fields = json.loads(head)
+        if not isinstance(fields, dict):
+            raise ValueError("no object")
         more = fields.pop("__metadata__", None) or {}
         arrays = [_array(name, value) for name, value in fields.items()]
         facts = [Fact(single_line(name), single_line(value)) for name, value in list(more.items())[:20]]

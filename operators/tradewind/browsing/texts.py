@@ -8,11 +8,11 @@ from tradewind.browsing.access import Access, OutOfTimeError, Stored
 from tradewind.browsing.answers import Fact, TextPage
 from tradewind.browsing.errors import UnreadableError
 from tradewind.browsing.formats import Details
-from tradewind.browsing.packed import READ_ERRORS, content_of, damaged, is_packed
+from tradewind.browsing.packed import READ_ERRORS, content_of, damaged, is_packed, release
 from tradewind.records.parsing import replace_surrogates
 
-_MAX_LINE_REST: Final = 4096
-"""A page is cut at the end of a line if that takes off at most so many bytes."""
+_MAX_LINE_SHARE: Final = 4
+"""A page is cut at the end of a line if that takes off at most one part in so many."""
 
 
 def describe(access: Access, stored: Stored) -> Details:
@@ -40,10 +40,7 @@ def read_text(access: Access, stored: Stored, offset: int, count: int) -> TextPa
     except READ_ERRORS as error:
         raise damaged(stored.path, error) from error
     finally:
-        if stream is None:
-            file.close()
-        else:
-            file.detach()
+        release(file, stream)
     return _page(stored, size, start, data, count, is_tail=offset < 0)
 
 
@@ -51,12 +48,14 @@ def _page(stored: Stored, size: int | None, start: int, data: bytes, count: int,
     is_end = len(data) <= count
     skipped = _rest_of_character(data) if start else 0
     if is_tail and start:  # begin with a whole line
-        line = data.find(b"\n", 0, _MAX_LINE_REST) + 1
+        line = data.find(b"\n", 0, count // _MAX_LINE_SHARE) + 1
         skipped = max(skipped, line)
     data = data[skipped:count]
     if not is_end:
         line_end = data.rfind(b"\n") + 1
-        data = data[: line_end if len(data) - line_end <= _MAX_LINE_REST and line_end else _whole_characters(data)]
+        data = data[
+            : line_end if line_end and len(data) - line_end <= count // _MAX_LINE_SHARE else _whole_characters(data)
+        ]
     begin = start + skipped
     end = begin + len(data)
     try:
