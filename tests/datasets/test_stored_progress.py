@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tradewind.datasets.stored_progress import MAX_SHARDS, MAX_STAGES, MAX_TEXT, progress_path, read_progress
+from tradewind.datasets.stored_progress import MAX_SHARDS, MAX_STAGES, MAX_TEXT, NamedCount, progress_path, read_progress
 from tradewind.storage.files import write_text
 
 STAGE = {"stage": 1, "name": "read", "shards": 9, "done": 4, "stragglers": ["shard 3 (99 s)"], "counters": {"kept": 2}}
@@ -45,7 +45,7 @@ def test_progress_is_bounded_and_unknown_fields_ignored(tmp_path: Path) -> None:
     assert found is not None and len(found.stages) == MAX_STAGES and found.total_stages == 500
     first, second = found.stages[:2]
     assert len(first.failures) == MAX_SHARDS and len(first.failures[0].message) == len(first.name) == MAX_TEXT + 1
-    assert (second.done, second.stragglers, second.counters) == (4, ("shard 3 (99 s)",), (("kept", 2),))
+    assert (second.done, second.stragglers, second.counters) == (4, ("shard 3 (99 s)",), (NamedCount("kept", 2),))
 
 
 def test_shards_with_rejected_rows_come_from_manifests(tmp_path: Path) -> None:

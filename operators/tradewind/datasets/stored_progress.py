@@ -94,6 +94,14 @@ class RejectedRows:
 
 
 @dataclass(frozen=True)
+class NamedCount:
+    """What the user's functions counted under one name."""
+
+    name: str
+    count: int
+
+
+@dataclass(frozen=True)
 class PipelineStage:
     """One stage.
 
@@ -102,7 +110,6 @@ class PipelineStage:
         reused: Shards of ``done`` that an earlier attempt made.
         losses: How often a worker was lost and its shard begun again.
         rejected: Rows that failed and were left out.
-        counters: What the user's functions counted, as name and count.
         stragglers: Shards that run much longer than others took, with their seconds.
         seconds: How long the stage has run, when the file was written.
     """
@@ -117,7 +124,7 @@ class PipelineStage:
     losses: int = 0
     rows: int = 0
     rejected: int = 0
-    counters: tuple[tuple[str, int], ...] = ()
+    counters: tuple[NamedCount, ...] = ()
     stragglers: tuple[str, ...] = ()
     failures: tuple[FailedShard, ...] = ()
     seconds: float = 0.0
@@ -172,7 +179,7 @@ def read_progress(output_path: str) -> PipelineProgress | None:
 
 def _stage(value: Any) -> PipelineStage:
     known = parse_fields(value, _STAGE, ("stage", "name"), whose="a stage's")
-    counters = [(_cut(name), count) for name, count in known.pop("counters", {}).items() if COUNT.fits(count)]
+    counters = [NamedCount(_cut(name), count) for name, count in known.pop("counters", {}).items() if COUNT.fits(count)]
     failures = [FailedShard(**_texts(parse_fields(each, _FAILURE, ("shard",)))) for each in known.pop("failures", ())]
     stragglers = tuple(map(_cut, known.pop("stragglers", ())[:MAX_SHARDS]))
     return PipelineStage(
