@@ -81,12 +81,12 @@ class OutputsPage:
     roots: list[str]
     reading_s: float | None
     rows: list[OutputRow]
-    offset: int = 0
-    admitted: int = 0
-    total: int = 0
-    experiments: list[StateCounts] | None = None
-    notes: list[str] | None = None
-    took_s: float = 0.0
+    offset: int
+    admitted: int
+    total: int
+    experiments: list[StateCounts]
+    notes: list[str]
+    took_s: float
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ async def experiment_outputs(
     prefix, roots = await run_in_threadpool(_checked, prefix)
     listed = await _list(prefix)
     if isinstance(listed, Running):
-        return OutputsPage(prefix, roots, listed.seconds, [])
+        return OutputsPage(prefix, roots, listed.seconds, [], offset, 0, 0, [], [], 0.0)
     admitted = OutputFilter(text, frozenset(state or ()), producer, experiment, pinned, file).select(listed)
     versions = Counter((output.experiment, output.step) for output in admitted)
     shown = admitted[offset : offset + limit]

@@ -1,0 +1,115 @@
+import { Button, Code, HStack, Text, VStack } from "@chakra-ui/react";
+import { useMemo } from "react";
+
+import type { Schemas } from "../../api/client";
+import { DataTable } from "../../components/DataTable";
+import type { Column } from "../../components/DataTable";
+import { Empty } from "../../components/Empty";
+import { pluralize } from "../../components/format";
+import { Loading } from "../../components/Frame";
+import { Problem } from "../../components/Problem";
+import { NO_FILTER, STATES } from "./address";
+import type { ChangeView } from "./address";
+import { Notes, Reading } from "./Notes";
+import { useFiles } from "./queries";
+
+type FileRow = Schemas["FileRow"];
+
+const columnsOf = (change: ChangeView): readonly Column<FileRow>[] => [
+  {
+    cell: (file) => (
+      <Button
+        fontWeight="inherit"
+        h="auto"
+        onClick={() => change({ ...NO_FILTER, file: file.path, tab: "outputs" })}
+        p={0}
+        size="sm"
+        title={`Show the outputs that ${file.path} names`}
+        variant="plain"
+      >
+        {file.name}
+      </Button>
+    ),
+    header: "Experiment",
+    id: "name",
+    value: (file) => file.name,
+    width: 240,
+  },
+  {
+    cell: (file) => <span title={file.created}>{file.created.slice(0, 16).replace("T", " ")}</span>,
+    header: "Written",
+    id: "created",
+    value: (file) => file.created,
+    width: 150,
+  },
+  { header: "User", id: "user", value: (file) => file.user, width: 110 },
+  {
+    cell: (file) =>
+      file.problem === null ? (
+        <HStack gap={2}>
+          {STATES.filter((state) => file.counts.states[state] !== undefined).map((state) => (
+            <span key={state}>{`${file.counts.states[state] ?? 0} ${state}`}</span>
+          ))}
+          {file.missing > 0 ? (
+            <Text color="fg.muted" title="Never begun, removed, or not below this prefix">{`${file.missing} not here`}</Text>
+          ) : null}
+        </HStack>
+      ) : (
+        <Text color="fg.error" title={file.problem}>
+          {file.problem}
+        </Text>
+      ),
+    header: "Outputs",
+    id: "states",
+    width: 320,
+  },
+  { end: true, header: "Steps", id: "steps", value: (file) => file.steps, width: 80 },
+  {
+    cell: (file) =>
+      file.commit ? (
+        <Code title={file.commit} variant="plain">
+          {file.commit.slice(0, 8)}
+        </Code>
+      ) : null,
+    header: "Commit",
+    id: "commit",
+    width: 105,
+  },
+  { header: "Defined in", id: "caller", value: (file) => file.caller, width: 260 },
+];
+
+/** Files that executors write beside a prefix: which steps belong to an experiment. */
+export const Files = ({ change, prefix }: { readonly change: ChangeView; readonly prefix: string }) => {
+  const files = useFiles(prefix);
+  const columns = useMemo(() => columnsOf(change), [change]);
+
+  if (files.error !== null) {
+    return <Problem error={files.error} />;
+  }
+  if (files.data === undefined) {
+    return <Loading />;
+  }
+  if (files.data.reading_s !== null) {
+    return <Reading prefix={files.data.prefix} seconds={files.data.reading_s} />;
+  }
+  return (
+    <VStack align="stretch" gap={3}>
+      <Notes notes={files.data.notes} />
+      <Text color="fg.muted">
+        {`${pluralize(files.data.files.length, "file")} in ${files.data.prefix}/experiments and the same folder of its parents. Each plan and each run of Marin's executor with new versions writes one.`}
+      </Text>
+      <DataTable
+        columns={columns}
+        empty={
+          <Empty title="No executor has written a file here">
+            {`The first plan of a DAG, or a run of Marin's executor, writes experiments/NAME-HASH.json into its prefix.`}
+          </Empty>
+        }
+        label="Files of experiments"
+        rowKey={(file) => file.path}
+        rows={files.data.files}
+        sort="-created"
+      />
+    </VStack>
+  );
+};

@@ -1,0 +1,74 @@
+import { Button, Field, HStack, Text, VStack } from "@chakra-ui/react";
+import { useState } from "react";
+
+import { Empty } from "../../components/Empty";
+import { pluralize } from "../../components/format";
+import { Loading } from "../../components/Frame";
+import { Problem } from "../../components/Problem";
+import type { ChangeView, View } from "./address";
+import { EvaluationBoard } from "./EvaluationBoard";
+import { Notes, Reading } from "./Notes";
+import { useLeaderboards } from "./queries";
+import { SearchInput } from "./SearchInput";
+import { SpeedrunBoard } from "./SpeedrunBoard";
+
+const BOARDS_AT_ONCE = 10;
+
+/** Leaderboards of the evaluations and speedruns below the prefix. */
+export const Leaderboards = ({ change, view }: { readonly change: ChangeView; readonly view: View }) => {
+  const boards = useLeaderboards(view.prefix);
+  const [shown, setShown] = useState(BOARDS_AT_ONCE);
+
+  if (boards.error !== null) {
+    return <Problem error={boards.error} />;
+  }
+  if (boards.data === undefined) {
+    return <Loading />;
+  }
+  const { evaluations, notes, prefix, reading_s: seconds, speedruns } = boards.data;
+  if (seconds !== null) {
+    return <Reading prefix={prefix} seconds={seconds} />;
+  }
+  const word = view.task.toLowerCase();
+  const found = evaluations.boards.filter((board) => board.title.toLowerCase().includes(word));
+  const all = [...notes, ...evaluations.problems, ...speedruns.problems];
+  if (evaluations.boards.length + speedruns.boards.length === 0) {
+    return (
+      <VStack align="stretch" gap={3}>
+        <Notes notes={all} />
+        <Empty title={`There is no evaluation and no speedrun below ${prefix}`}>
+          {`Steps such as evaluate_lm_evaluation_harness(…) and speedrun(…) write results that appear here.`}
+        </Empty>
+      </VStack>
+    );
+  }
+  return (
+    <VStack align="stretch" gap={6}>
+      <Notes notes={all} />
+      {speedruns.boards.map((board) => (
+        <SpeedrunBoard board={board} key={board.metric} />
+      ))}
+      {evaluations.boards.length === 0 ? null : (
+        <>
+          <HStack align="end" flexWrap="wrap" gap={4}>
+            <Field.Root maxW="280px">
+              <Field.Label>Task or metric</Field.Label>
+              <SearchInput onChange={(task) => change({ task })} value={view.task} />
+            </Field.Root>
+            <Text aria-live="polite" color="fg.muted" fontSize="sm" maxW="640px">
+              {`${pluralize(found.length, "board")}. Scores are compared only within a board, and nothing is averaged over tasks. Below 90 % of the documents there is no number. Whether one score is better than another, the step leaderboard(…) says: it compares them by document.`}
+            </Text>
+          </HStack>
+          {found.slice(0, shown).map((board) => (
+            <EvaluationBoard board={board} key={`${board.title} ${board.metric}`} />
+          ))}
+          {found.length > shown ? (
+            <Button alignSelf="start" onClick={() => setShown(shown + BOARDS_AT_ONCE)} size="sm" variant="outline">
+              {`Show more of ${pluralize(found.length, "board")}`}
+            </Button>
+          ) : null}
+        </>
+      )}
+    </VStack>
+  );
+};

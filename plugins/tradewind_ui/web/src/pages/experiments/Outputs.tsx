@@ -1,0 +1,89 @@
+import { Button, HStack, Text, VStack } from "@chakra-ui/react";
+import { useCallback, useMemo, useState } from "react";
+
+import { DataTable } from "../../components/DataTable";
+import { Empty } from "../../components/Empty";
+import { formatCount, formatDuration, pluralize } from "../../components/format";
+import { Loading } from "../../components/Frame";
+import { Problem } from "../../components/Problem";
+import { hasFilter, NO_FILTER } from "./address";
+import type { ChangeView, View } from "./address";
+import { columnsOf } from "./columns";
+import { Filters } from "./Filters";
+import { Notes, Reading } from "./Notes";
+import { useOutputs } from "./queries";
+import { linesOf } from "./rows";
+
+type Props = { readonly change: ChangeView; readonly view: View };
+
+const NO_ROWS: readonly never[] = [];
+
+/** All outputs below the prefix, by experiment and step. */
+export const Outputs = ({ change, view }: Props) => {
+  const outputs = useOutputs(view);
+  const [toggled, setToggled] = useState<ReadonlySet<string>>(new Set());
+  const toggle = useCallback(
+    (key: string) =>
+      setToggled((now) => new Set(now.has(key) ? [...now].filter((each) => each !== key) : [...now, key])),
+    [],
+  );
+  const columns = useMemo(() => columnsOf(toggle), [toggle]);
+  const pages = outputs.data?.pages ?? NO_ROWS;
+  const rows = useMemo(() => pages.flatMap((page) => page.rows), [pages]);
+  const lines = useMemo(() => linesOf(rows, toggled), [rows, toggled]);
+  const [first] = pages;
+
+  if (outputs.error !== null) {
+    return (
+      <VStack align="start" gap={3}>
+        <Problem error={outputs.error} />
+        <Button onClick={() => void outputs.refetch()} size="sm" variant="outline">
+          Try again
+        </Button>
+      </VStack>
+    );
+  }
+  if (first === undefined) {
+    return <Loading />;
+  }
+  if (first.reading_s !== null) {
+    return <Reading prefix={first.prefix} seconds={first.reading_s} />;
+  }
+  return (
+    <VStack align="stretch" gap={3}>
+      <Filters change={change} experiments={first.experiments} view={view} />
+      {view.file === "" ? null : (
+        <Text color="fg.muted" overflowWrap="anywhere">{`Only outputs that ${view.file} names.`}</Text>
+      )}
+      <Notes notes={first.notes} />
+      <Text aria-live="polite" color="fg.muted">
+        {`${hasFilter(view) ? `${formatCount(first.admitted)} of ` : ""}${pluralize(first.total, "output")} below ${first.prefix}, read in ${formatDuration(first.took_s)}`}
+      </Text>
+      <DataTable
+        columns={columns}
+        empty={
+          <Empty title={first.total === 0 ? `There are no outputs below ${first.prefix}` : "No output matches"}>
+            {first.total === 0 ? (
+              "A step that has begun appears here. Choose another prefix, or run a DAG whose outputs are below this one."
+            ) : (
+              <Button onClick={() => change(NO_FILTER)} size="sm" variant="outline">
+                Show all outputs
+              </Button>
+            )}
+          </Empty>
+        }
+        label="Outputs by experiment and step"
+        rowKey={(line) => line.key}
+        rows={lines}
+      />
+      {outputs.hasNextPage ? (
+        <HStack gap={3}>
+          <Button loading={outputs.isFetchingNextPage} onClick={() => void outputs.fetchNextPage()} size="sm" variant="outline">
+            Show more
+          </Button>
+          <Text color="fg.muted">{`${formatCount(rows.length)} of ${formatCount(first.admitted)} shown`}</Text>
+        </HStack>
+      ) : null}
+    </VStack>
+  );
+};
