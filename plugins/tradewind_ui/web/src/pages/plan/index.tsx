@@ -1,5 +1,178 @@
-import { Empty } from "../../components/Empty";
+import { Alert, Box, Flex, Heading, Link, Stack, Text } from "@chakra-ui/react";
+import { useQuery } from "@tanstack/react-query";
+import { Suspense, lazy, useCallback, useEffect, useMemo } from "react";
+import { Link as RouterLink } from "react-router-dom";
 
-const Plan = () => <Empty title="Nothing here yet" />;
+import { answered, api } from "../../api/client";
+import type { Schemas } from "../../api/client";
+import { Empty } from "../../components/Empty";
+import { Loading } from "../../components/Frame";
+import { Problem } from "../../components/Problem";
+import type { PageProps } from "../../main";
+import { useView } from "./address";
+import type { View } from "./address";
+import { warmUp } from "./layout";
+import { filterSteps } from "./model";
+import type { GroupPlan, Step } from "./model";
+import { StepPanel, runPath } from "./StepPanel";
+import { StepTable } from "./StepTable";
+import { Summary } from "./Summary";
+
+const Graph = lazy(() => import("./Graph"));
+
+type RunPlans = Schemas["RunPlans"];
+
+/** While a plan is being made, in ms between requests. */
+const POLL = 4000;
+const HEIGHT = "max(420px, calc(100vh - 340px))";
+const GROUP_HEIGHT = "max(320px, 45vh)";
+
+export const isPlanning = (plans: RunPlans | undefined): boolean => plans?.tasks.some((task) => !task.is_final) === true;
+
+const NoPlan = ({ dagId, runId, tasks }: { readonly dagId: string; readonly runId: string } & Pick<RunPlans, "tasks">) => {
+  const [task] = tasks;
+  if (task === undefined) {
+    return (
+      <Empty title="No plan in this run">
+        No task of this run plans. A DAG made by experiment_dag has a task “plan”, and a group of steps has one too.
+      </Empty>
+    );
+  }
+  const link = (
+    <Link asChild color="fg.info">
+      <RouterLink to={`${runPath(dagId, runId)}/tasks/${encodeURIComponent(task.task_id)}`}>{task.task_id}</RouterLink>
+    </Link>
+  );
+  return task.is_final ? (
+    <Empty title="This run has no plan">
+      The task {link} is {task.state} and left none. Its log says why; clear it to plan again.
+    </Empty>
+  ) : (
+    <Empty title="This run has not planned yet">
+      The task {link} is {task.state ?? "not scheduled yet"}. The plan appears here when it is done.
+    </Empty>
+  );
+};
+
+type SectionProps = {
+  readonly change: (change: Partial<View>) => void;
+  readonly group: GroupPlan;
+  readonly height: string;
+  readonly select: (taskId: string) => void;
+  readonly view: View;
+};
+
+const Section = ({ change, group, height, select, view }: SectionProps) => {
+  const { left_out: leftOut = 0, plan, problem } = group;
+  const { decisions, input, name } = view;
+  const all = plan?.steps;
+  const steps = useMemo(() => filterSteps(all ?? [], { decisions, input, name }), [all, decisions, input, name]);
+  const label = group.group === "" ? "Steps of the plan" : `Steps of the plan of ${group.group}`;
+  const shown = { height, label, select, selected: view.step, steps };
+
+  return (
+    <Stack as="section" gap={2}>
+      {group.group === "" ? undefined : (
+        <Heading as="h2" size="sm">
+          {group.group}
+        </Heading>
+      )}
+      {typeof problem === "string" ? <Problem error={new Error(problem)} /> : undefined}
+      {plan?.warnings?.map((warning) => (
+        <Alert.Root key={warning} size="sm" status="warning">
+          <Alert.Indicator />
+          <Alert.Title overflowWrap="anywhere">{warning}</Alert.Title>
+        </Alert.Root>
+      ))}
+      {leftOut > 0 ? (
+        <Alert.Root size="sm" status="warning">
+          <Alert.Indicator />
+          <Alert.Title>{leftOut} more steps are not shown; the log of the task “plan” has those that run.</Alert.Title>
+        </Alert.Root>
+      ) : undefined}
+      {typeof plan?.estimate === "string" ? (
+        <Text color="fg.muted" fontSize="sm">
+          Estimate: {plan.estimate}
+        </Text>
+      ) : undefined}
+      {plan === null ? undefined : view.view === "table" || steps.length === 0 ? (
+        <StepTable {...shown} onSort={(sort) => change({ sort })} sort={view.sort} />
+      ) : (
+        <Suspense fallback={<Loading />}>
+          <Graph {...shown} />
+        </Suspense>
+      )}
+    </Stack>
+  );
+};
+
+const Plans = ({ dagId, plans, runId }: { readonly dagId: string; readonly plans: ReadonlyArray<GroupPlan>; readonly runId: string }) => {
+  const [view, change] = useView();
+  const steps = useMemo(() => plans.flatMap((group) => group.plan?.steps ?? []), [plans]);
+  const shown = filterSteps(steps, view).length;
+  const selected = steps.find((step) => step.task_id === view.step);
+  const select = useCallback((taskId: string) => change({ step: taskId }), [change]);
+  const open = useCallback(
+    (wanted: string) => {
+      const bare = wanted.replace(/-[0-9a-f]{6}$/u, "");
+      const found: Step | undefined =
+        steps.find((step) => `${step.name}-${step.hash}` === wanted) ??
+        steps.find((step) => step.name === wanted || step.name === bare);
+      if (found !== undefined) {
+        change({ step: found.task_id });
+      }
+    },
+    [change, steps],
+  );
+  const close = () => change({ step: "" });
+
+  return (
+    <Stack gap={3} p={2}>
+      <Summary change={change} shown={shown} steps={steps} view={view} />
+      <Flex align="start" direction={{ base: "column", lg: "row" }} gap={3}>
+        <Stack flex={1} gap={4} minW={0} w="full">
+          {plans.map((group) => (
+            <Section
+              change={change}
+              group={group}
+              height={plans.length > 1 ? GROUP_HEIGHT : HEIGHT}
+              key={group.group}
+              select={select}
+              view={view}
+            />
+          ))}
+        </Stack>
+        {selected === undefined ? undefined : (
+          <Box display="flex" flexDirection="column" maxH={{ lg: HEIGHT }} w={{ base: "full", lg: "440px" }}>
+            <StepPanel close={close} dagId={dagId} open={open} runId={runId} step={selected} />
+          </Box>
+        )}
+      </Flex>
+    </Stack>
+  );
+};
+
+/** The plan of a run: what runs, what is reused, and why. */
+const Plan = ({ dagId = "", runId = "" }: PageProps) => {
+  const { data, error } = useQuery({
+    queryFn: () => answered(api.GET("/api/plans/{dag_id}/{run_id}", { params: { path: { dag_id: dagId, run_id: runId } } })),
+    queryKey: ["plans", dagId, runId],
+    refetchInterval: (query) => (isPlanning(query.state.data) ? POLL : false),
+    staleTime: 30_000,
+  });
+  useEffect(warmUp, []);
+
+  if (error !== null) {
+    return <Problem error={error} />;
+  }
+  if (data === undefined) {
+    return <Loading />;
+  }
+  return data.plans.length === 0 ? (
+    <NoPlan dagId={dagId} runId={runId} tasks={data.tasks} />
+  ) : (
+    <Plans dagId={dagId} plans={data.plans} runId={runId} />
+  );
+};
 
 export default Plan;

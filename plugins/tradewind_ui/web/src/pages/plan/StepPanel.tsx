@@ -1,0 +1,113 @@
+import { Badge, Box, CloseButton, DataList, HStack, Heading, Link, Stack, Text } from "@chakra-ui/react";
+import { useEffect, useRef } from "react";
+import type { ReactNode } from "react";
+import { Link as RouterLink } from "react-router-dom";
+
+import { History } from "./History";
+import { MEANINGS, PALETTES, marksOf } from "./model";
+import type { Step } from "./model";
+
+type Props = {
+  readonly close: () => void;
+  readonly dagId: string;
+  /** Opens another step of the plan by its name, or by `name-hash`; does nothing if there is none. */
+  readonly open: (name: string) => void;
+  readonly runId: string;
+  readonly step: Step;
+};
+
+const part = encodeURIComponent;
+
+export const runPath = (dagId: string, runId: string) => `/dags/${part(dagId)}/runs/${part(runId)}`;
+export const dataPath = (path: string) => `/plugin/tradewind_data?path=${part(path)}`;
+
+const Item = ({ children, label }: { readonly children: ReactNode; readonly label: string }) => (
+  <DataList.Item>
+    <DataList.ItemLabel minW="7rem">{label}</DataList.ItemLabel>
+    <DataList.ItemValue minW={0} overflowWrap="anywhere">
+      {children}
+    </DataList.ItemValue>
+  </DataList.Item>
+);
+
+const To = ({ children, to }: { readonly children: ReactNode; readonly to: string }) => (
+  <Link asChild color="fg.info" overflowWrap="anywhere">
+    <RouterLink to={to}>{children}</RouterLink>
+  </Link>
+);
+
+const Producer = ({ step }: { readonly step: Step }) => {
+  const { producer, producer_dag: dag, producer_run: run } = step;
+  return typeof dag === "string" && typeof run === "string" ? <To to={runPath(dag, run)}>{producer}</To> : producer;
+};
+
+const isText = (value: string | null | undefined): value is string => value !== null && value !== undefined;
+
+const Facts = ({ dagId, runId, step }: Pick<Props, "dagId" | "runId" | "step">) => (
+  <DataList.Root orientation="horizontal" size="sm">
+    <Item label="Reason">{step.reason}</Item>
+    <Item label="Version">
+      <Text fontFamily="mono">{step.hash}</Text>
+    </Item>
+    {isText(step.producer) ? (
+      <Item label={step.decision === "WAIT" ? "Made now by" : "Made by"}>
+        <Producer step={step} />
+      </Item>
+    ) : undefined}
+    {(step.attempt ?? 0) > 0 ? <Item label="Attempt">{step.attempt}, the newest when the plan was made</Item> : undefined}
+    {isText(step.estimate) ? <Item label="Estimate">{step.estimate}</Item> : undefined}
+    {isText(step.place) ? <Item label="Runs on">{step.place}</Item> : undefined}
+    <Item label="Output">
+      <To to={dataPath(step.output_path)}>{step.output_path}</To>
+    </Item>
+    <Item label="Task">
+      <To to={`${runPath(dagId, runId)}/tasks/${part(step.task_id)}`}>{step.task_id}</To>
+    </Item>
+  </DataList.Root>
+);
+
+/** Everything that the plan says of one step, and its earlier versions. */
+export const StepPanel = ({ close, dagId, open, runId, step }: Props) => {
+  const heading = useRef<HTMLHeadingElement>(null);
+  useEffect(() => heading.current?.focus({ preventScroll: true }), [step.task_id]);
+
+  return (
+    <Box
+      aria-label={`Step ${step.name}`}
+      as="section"
+      borderRadius="md"
+      borderWidth={1}
+      onKeyDown={(event) => {
+        if (event.key === "Escape") {
+          close();
+        }
+      }}
+      overflowY="auto"
+      p={3}
+    >
+      <Stack gap={3}>
+        <HStack alignItems="start" justifyContent="space-between">
+          <Heading as="h3" outline="none" overflowWrap="anywhere" ref={heading} size="md" tabIndex={-1}>
+            {step.name}
+          </Heading>
+          <CloseButton aria-label="Close the step" onClick={close} size="xs" />
+        </HStack>
+        <HStack flexWrap="wrap" gap={1}>
+          <Badge colorPalette={PALETTES[step.decision]} variant="solid">
+            {step.decision}
+          </Badge>
+          {marksOf(step).map((mark) => (
+            <Badge colorPalette="orange" key={mark}>
+              {mark}
+            </Badge>
+          ))}
+          <Text color="fg.muted" fontSize="sm">
+            {MEANINGS[step.decision]}.
+          </Text>
+        </HStack>
+        <Facts dagId={dagId} runId={runId} step={step} />
+        <History dagId={dagId} key={step.task_id} open={open} runId={runId} step={step} />
+      </Stack>
+    </Box>
+  );
+};

@@ -1,0 +1,60 @@
+import { useCallback, useMemo } from "react";
+import { useSearchParams } from "react-router-dom";
+
+import { DECISIONS } from "./model";
+import type { Decision } from "./model";
+
+export type View = {
+  readonly decisions: ReadonlyArray<Decision>;
+  readonly input: string;
+  readonly name: string;
+  readonly sort: string;
+  readonly step: string;
+  readonly view: "graph" | "table";
+};
+
+const isDecision = (text: string): text is Decision => (DECISIONS as ReadonlyArray<string>).includes(text);
+
+/** What the address says of the page's view, so that a link shows another user the same. */
+export const parseView = (params: URLSearchParams): View => ({
+  decisions: (params.get("decision") ?? "").split(",").filter(isDecision),
+  input: params.get("changed") ?? "",
+  name: params.get("name") ?? "",
+  sort: params.get("sort") ?? "",
+  step: params.get("step") ?? "",
+  view: params.get("view") === "table" ? "table" : "graph",
+});
+
+const NAMES: Record<keyof View, string> = {
+  decisions: "decision",
+  input: "changed",
+  name: "name",
+  sort: "sort",
+  step: "step",
+  view: "view",
+};
+
+/** Return the address with some of the view changed; defaults are left out of it. */
+export const withView = (params: URLSearchParams, change: Partial<View>): URLSearchParams => {
+  const next = new URLSearchParams(params);
+  for (const [key, value] of Object.entries(change) as Array<[keyof View, string | ReadonlyArray<string>]>) {
+    const text = typeof value === "string" ? value : value.join(",");
+    if (text === "" || text === "graph") {
+      next.delete(NAMES[key]);
+    } else {
+      next.set(NAMES[key], text);
+    }
+  }
+  return next;
+};
+
+export const useView = (): readonly [View, (change: Partial<View>) => void] => {
+  const [params, setParams] = useSearchParams();
+  const view = useMemo(() => parseView(params), [params]);
+  const change = useCallback(
+    (changed: Partial<View>) => setParams((current) => withView(current, changed), { replace: true }),
+    [setParams],
+  );
+
+  return [view, change];
+};
