@@ -40,7 +40,7 @@ class OutOfTimeError(Exception):
 
     Attributes:
         reached: The fraction of the file that it has come to.
-        place: Where the next request goes on; None if at the place that it asks for.
+        place: Where the next request continues; None if at the place that it asks for.
     """
 
     def __init__(self, reached: float, place: str | None = None) -> None:

@@ -111,6 +111,7 @@ def _local_entry(access: Access, path: str, folder: str, name: str) -> Entry | N
         except OSError:
             return None
     named = format_of_name(name) if kind == "file" else None
+    target = None if kind == "other" else target
     return Entry(name, at, kind, size, iso(itself.st_mtime), named.name if named else None, target=target)
 
 

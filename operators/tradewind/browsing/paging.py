@@ -160,7 +160,7 @@ def make_page(path: str, format_name: str, source: RowSource, asked: Asked, acce
         following = source.after()
     except OutOfTimeError as error:
         where = f"The reader came to {error.reached:.0%} of the file in the time of one request"
-        note = f"{where}, and keeps its place for some minutes: load again to go on."
+        note = f"{where}, and keeps its place for some minutes: load again to continue."
         following = error.place or asked.cursor
     if page.has_dropped:
         note = f"The rows have more than {MAX_COLUMNS} columns; name those to show."
@@ -205,7 +205,7 @@ def _matches(raw: RawRow, values: Mapping[str, Any], column: str | None, wanted:
 
 
 def _stop(page: _Page, scanned: int, access: Access, asked: Asked) -> str | None:
-    """Return why the page ends here: empty if it is full; None if it goes on."""
+    """Return why the page ends here: empty if it is full; None if it continues."""
     if len(page.rows) >= asked.limit:
         return ""
     if page.size >= MAX_PAGE_BYTES:

@@ -11,6 +11,8 @@ from tradewind.browsing.formats import Details
 from tradewind.browsing.packed import READ_ERRORS, content_of, damaged, is_packed, release
 from tradewind.records.parsing import replace_surrogates
 
+_MIN_BYTES: Final = 4
+"""A character of UTF-8."""
 _MAX_LINE_SHARE: Final = 4
 """A page is cut at the end of a line if that takes off at most one part in so many."""
 
@@ -26,22 +28,26 @@ def read_text(access: Access, stored: Stored, offset: int, count: int) -> TextPa
     Raises:
         UnreadableError: The file cannot be unpacked, or is packed and its end unknown.
     """
+    count, is_tail = max(count, _MIN_BYTES), offset < 0
     file, stream = content_of(access, stored)
     size = None if stream is not None else stored.size
     try:
         if offset < 0 and size is None:
             raise UnreadableError(f"{stored.path} is compressed, so its end is found only by reading on.")
-        start = max(size + offset, 0) if offset < 0 and size is not None else offset
-        file.seek(start)
+        if size is not None:
+            offset = max(size + offset, 0) if offset < 0 else min(offset, size)
+        file.seek(offset)
         data = file.read(count + 4)
     except OutOfTimeError as error:
-        reached = f"The reader came to {error.reached:.0%} of the file in the time of one request: load again to go on."
+        reached = (
+            f"The reader came to {error.reached:.0%} of the file in the time of one request: load again to continue."
+        )
         return TextPage(stored.path, size, offset, offset, "", next=offset, note=reached)
     except READ_ERRORS as error:
         raise damaged(stored.path, error) from error
     finally:
         release(file, stream)
-    return _page(stored, size, start, data, count, is_tail=offset < 0)
+    return _page(stored, size, offset, data, count, is_tail=is_tail)
 
 
 def _page(stored: Stored, size: int | None, start: int, data: bytes, count: int, *, is_tail: bool) -> TextPage:

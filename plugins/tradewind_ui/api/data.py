@@ -105,7 +105,7 @@ async def data_rows(
         at: A fraction of the file.
         columns: Only these; repeat the parameter.
         filter: Only rows with this text in any value; ``column:text`` looks in one column. Upper and lower case count
-            the same. It scans a bounded number of rows: ``next`` goes on.
+            the same. It scans a bounded number of rows: ``next`` continues.
         chars: Characters of a value; longer ones are cut.
     """
     place = {"start": start, "cursor": cursor, "at": at}
