@@ -134,7 +134,7 @@ bench-data: init ## measure pipelines over files beside a loop of processes, Zep
 bench-eval: init ## measure requests through a pool beside its engine alone, and recovery from a killed worker (fewer: ARGS="--quick")
 	$(BIN)/python -m benchmarks.evaluation $(ARGS)
 
-screenshots: init ## write docs/images from the running demo
+screenshots: init ## write docs/images from sample runs, and from the demo if it runs
 	scripts/install_chromium.sh
 	$(BIN)/python -m scripts.screenshot $(ARGS)
 

@@ -18,8 +18,10 @@ from typing import Any, Final
 
 from airflow.dag_processing.bundles.manager import DagBundlesManager
 from airflow.dag_processing.dagbag import BundleDagBag
+from airflow.models.asset import TaskOutletAssetReference
 from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
+from sqlalchemy import delete
 
 from tradewind.plans.plan import Decision, Plan, PlannedStep, chunks
 from tradewind.records.attempts import attempt_folder, attempt_numbers, read_attempt_or_none, utc_now, write_attempt
@@ -60,7 +62,11 @@ def run(dag_id: str, conf: dict[str, Any]) -> Any:
 
 
 def vary_decisions(made: Any) -> None:
-    """Store the plan of a run again, with decisions of every kind."""
+    """Store the plan of a run again, with decisions of every kind.
+
+    The references of its tasks to assets go: for each, Airflow 3.3's ``ui/structure/structure_data`` decodes the whole
+    DAG once more, which takes 10 GB and minutes for 1,000 of them.
+    """
     key = {"dag_id": made.dag_id, "run_id": made.run_id, "task_id": "plan"}
     with create_session() as session:
         [xcom] = session.query(XComModel).filter_by(key="return_value", **key)
@@ -68,6 +74,7 @@ def vary_decisions(made: Any) -> None:
         varied = replace(plan, steps=tuple(varied_steps(plan)))
         for name, value in {"return_value": varied.to_json(), **chunks(varied)}.items():
             XComModel.set(name, value, session=session, **key)
+        session.execute(delete(TaskOutletAssetReference).where(TaskOutletAssetReference.dag_id == made.dag_id))
 
 
 def varied_steps(plan: Plan) -> Iterator[PlannedStep]:
