@@ -28,7 +28,7 @@ WEB := plugins/tradewind_ui/web
 
 include docker/images.mk
 
-.PHONY: help init demo stop test test-fast test-matrix snapshots coverage test-long test-adopt chaos mutants evaluation-envs check ui check-ui autoformat bench bench-jobs bench-plans bench-pods bench-fleet bench-train bench-data bench-eval screenshots marin-oracle marin-parse metrics lock
+.PHONY: help init demo stop test test-fast test-matrix snapshots coverage test-long test-adopt chaos mutants evaluation-envs check ui check-ui autoformat bench bench-jobs bench-plans bench-pods bench-fleet bench-train bench-data bench-eval bench-ui screenshots marin-oracle marin-parse metrics lock
 
 help: ## show this help
 	@grep -hE '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z_-]+):.*## (.*)/  \1\t\2/' | expand -t 32
@@ -133,6 +133,10 @@ bench-data: init ## measure pipelines over files beside a loop of processes, Zep
 
 bench-eval: init ## measure requests through a pool beside its engine alone, and recovery from a killed worker (fewer: ARGS="--quick")
 	$(BIN)/python -m benchmarks.evaluation $(ARGS)
+
+bench-ui: init ## measure the pages of Airflow's UI beside Airflow's own (fewer: ARGS="--quick plan")
+	scripts/install_chromium.sh
+	$(BIN)/python -m benchmarks.ui $(ARGS)
 
 screenshots: init ## write docs/images from sample runs, and from the demo if it runs
 	scripts/install_chromium.sh

@@ -1,6 +1,6 @@
 """``python -m benchmarks.ui [--quick] [PART...]``: the pages of Airflow's UI beside Airflow's own, on one server.
 
-The runs are those of ``scripts.ui_stack``, which take a minute to make once. Figures are comparable within one run only.
+The runs are those of ``scripts.ui_stack``, which take a minute to make once. Figures are comparable within one run.
 """
 
 from __future__ import annotations
@@ -104,8 +104,12 @@ def bench_data(quick: bool) -> Iterator[Table | Goal]:
     big = large_jsonl(files.parent, 50 if quick else 1000)
     parquet = {"path": f"{files}/rows.parquet", "limit": "10000"}
     table = Table("Pages of data", ("request", "first", "median of 5"))
-    for what, given, limit in (("10,000 rows of parquet", parquet, 0.3),
-                               (f"middle of {big.stat().st_size / 1e6:.0f} MB of jsonl.gz", {"path": str(big), "at": "0.5"}, 2.0)):  # fmt: skip
+    middle = {"path": str(big), "at": "0.5"}
+    cases = {
+        "10,000 rows of parquet": (parquet, 0.3),
+        f"middle of {big.stat().st_size / 1e6:.0f} MB of jsonl.gz": (middle, 2.0),
+    }
+    for what, (given, limit) in cases.items():
         took = [timed(f"tradewind/api/data/rows?{urlencode(given)}") for _ in range(6)]
         table.add(what, seconds(took[0]), seconds(statistics.median(took[1:])))
         yield at_most(what, statistics.median(took[1:]), limit)
