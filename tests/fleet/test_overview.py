@@ -28,6 +28,8 @@ from tradewind.fleet.overview import (
     FleetWatch,
     LockOverview,
     RayOverview,
+    ResourceLine,
+    ResourceUse,
     SlicePoolState,
     TokenOverview,
     alarms_of,
@@ -118,7 +120,7 @@ def test_cluster_shows_slices_by_type_and_state(seen: dict[str, ClusterOverview]
 def test_cluster_shows_jobs_with_owners(seen: dict[str, ClusterOverview]) -> None:
     ray = seen["here"].ray
     assert ray is not None and (ray.version, ray.nodes, ray.running, ray.waiting) == ("2.60.0", 2, 1, 1)
-    assert ray.used == {"TPU": (0.0, 8.0), "CPU": (0.0, 480.0)}
+    assert ray.used == [ResourceUse("TPU", 0.0, 8.0), ResourceUse("CPU", 0.0, 480.0)]
     waiting, running = ray.jobs
     assert (waiting.job, waiting.status, waiting.owner) == ("of-ada", "PENDING", "ada?[31m")
     assert (running.dag_id, running.run_id, running.task_id, running.step) == ("nightly", "r1", "train", "train@1")
@@ -151,7 +153,7 @@ def test_overview_changes_nothing(seen: dict[str, ClusterOverview], google: Loca
 
 
 UP = CloudOverview("its head was set up", [], [SlicePoolState("v4-8", 2, 8, 2, 2)])
-RAY = RayOverview("http://h:8265", "2.60.0", 1, {}, 0, 0, [], [])
+RAY = RayOverview("http://h:8265", "2.60.0", 1, [], 0, 0, [], [])
 STALLED = StalledStep("here", "train@1", "job", "/x", "step", 0.0, 1200.0, 900.0)
 
 
@@ -169,8 +171,8 @@ STALLED = StalledStep("here", "train@1", "job", "/x", "step", 0.0, 1200.0, 900.0
         ),
         ((replace(UP, pools=[SlicePoolState("v4-8", 2, 8, 1, 0)]), RAY, None, LockOverview("held"), []), []),
         (
-            (replace(UP, lines=[NodeLine("v4-8", "a", "PREEMPTED", 9.0)]), RAY, None, None, []),
-            ["1 slice or machine gone: PREEMPTED."],
+            (replace(UP, lines=[ResourceLine("v4-8", "a", "PREEMPTED", 9.0)]), RAY, None, None, []),
+            ["1 machine or slice PREEMPTED."],
         ),
         ((UP, RAY, None, LockOverview("interrupted", sentence="Half-done."), []), ["Half-done."]),
         ((UP, RAY, None, None, [STALLED]), ["Step train@1: no step for 20 min."]),
@@ -178,6 +180,18 @@ STALLED = StalledStep("here", "train@1", "job", "/x", "step", 0.0, 1200.0, 900.0
 )
 def test_alarms_name_what_a_user_should_look_at(facts: Any, expected: list[str]) -> None:
     assert alarms_of(*facts) == expected
+
+
+@pytest.mark.parametrize(
+    ("state", "in_ray", "health"),
+    [
+        ("READY", 2, "ready"), ("READY", None, "ready"), ("READY", 1, "incomplete"), ("CREATING", 0, "coming"),
+        ("PREEMPTED", 2, "gone"), ("DELETING", 0, "gone"), ("RUNNING", None, "ready"),
+        ("WAITING_FOR_RESOURCES", None, "coming"),
+    ],
+)  # fmt: skip
+def test_health_follows_google_and_ray(state: str, in_ray: int | None, health: str) -> None:
+    assert ResourceLine.of(NodeLine("v4-16", "a", state, 9.0, 2, in_ray), is_slice=True).health == health
 
 
 def test_token_age_is_that_of_newest_enabled_version(fleet: Fleet) -> None:

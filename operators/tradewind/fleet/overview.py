@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, Literal
 
 from tradewind.cloud_tpu.resources import WITHOUT_MACHINES
 from tradewind.fleet.cloud.token_secret import SecretVersion, TokenSecret
@@ -52,6 +52,32 @@ MAX_LINES: Final = 2_000
 """Machines and slices of a cluster that are shown."""
 
 
+Health = Literal["ready", "incomplete", "coming", "gone"]
+_ACTIVE: Final = frozenset({READY, "RUNNING", "ACTIVE"})
+_GONE: Final = WITHOUT_MACHINES | {"DELETING", "STOPPING", "SUSPENDING", "SUSPENDED", "FAILED", "UNKNOWN"}
+
+
+@dataclass(frozen=True)
+class ResourceLine(NodeLine):
+    """One machine, slice or queued resource, with its health.
+
+    Attributes:
+        health: ``ready``; ``incomplete``, if Ray lacks a host of a READY slice; ``coming``; or ``gone``.
+        is_slice: Whether it is a slice.
+    """
+
+    health: Health = "coming"
+    is_slice: bool = False
+
+    @staticmethod
+    def of(line: NodeLine, *, is_slice: bool) -> ResourceLine:
+        """Return ``line`` with its health. The hosts of a slice count only while the head answers."""
+        health: Health = "gone" if line.state in _GONE else "ready" if line.state in _ACTIVE else "coming"
+        if health == "ready" and line.in_ray is not None and line.in_ray < (line.hosts or 1):
+            health = "incomplete"
+        return ResourceLine(**vars(line), health=health, is_slice=is_slice)
+
+
 @dataclass(frozen=True)
 class SlicePoolState:
     """Slices of one type.
@@ -87,7 +113,7 @@ class CloudOverview:
     """
 
     state: str
-    lines: Sequence[NodeLine]
+    lines: Sequence[ResourceLine]
     pools: Sequence[SlicePoolState]
     left_out: int = 0
 
@@ -132,12 +158,21 @@ class WaitLine:
 
 
 @dataclass(frozen=True)
+class ResourceUse:
+    """One of Ray's resources: the amount in use, and the total of all live nodes."""
+
+    name: str
+    used: float
+    total: float
+
+
+@dataclass(frozen=True)
 class RayOverview:
     """The answer of a cluster's head.
 
     Attributes:
         nodes: Number of its live nodes.
-        used: Resource → amount in use, and total.
+        used: The use of TPU chips and CPUs.
         running: Number of running jobs.
         waiting: Number of jobs that have not started.
         jobs: The first ``MAX_JOBS`` of both, those that wait first.
@@ -148,7 +183,7 @@ class RayOverview:
     address: str
     version: str | None
     nodes: int
-    used: Mapping[str, tuple[float, float]]
+    used: Sequence[ResourceUse]
     running: int
     waiting: int
     jobs: Sequence[JobLine]
@@ -290,7 +325,7 @@ class FleetWatch:
         }
         self._polls.begin(tokens, ttl_s=TOKEN_TTL_S)  # all at once, so that the waits do not add up
         facts = self._facts(clusters) | self._polls.results(tokens, ttl_s=TOKEN_TTL_S)
-        heads = {one.name: cast("PollResult[HeadPoll]", facts["head", one.name]) for one in clusters}
+        heads: dict[str, PollResult[HeadPoll]] = {one.name: facts["head", one.name] for one in clusters}
         stalls: dict[Hashable, Callable[[], Any]] = {
             ("stalls", name): lambda name=name, jobs=head.value.jobs: stalled_steps(name, jobs, self._roots())
             for name, head in heads.items()
@@ -398,32 +433,25 @@ def cloud_overview(
     cluster: FleetCluster, found: Inventory, file_hash: str | None, status: RayStatus, now: float
 ) -> CloudOverview:
     """Return the resources ``found`` of ``cluster``, whose present file has ``file_hash``, if that is known."""
-    lines = ClusterReport.of(cluster, found, file_hash, status, now).lines
+    slices = {one.name for one in found.slices}
+    report = ClusterReport.of(cluster, found, file_hash, status, now)
+    lines = [ResourceLine.of(line, is_slice=line.name in slices) for line in report.lines]
     shown = lines[:MAX_LINES]
-    return CloudOverview(found.state.value, shown, pool_states(cluster, found, lines), len(lines) - len(shown))
+    return CloudOverview(found.state.value, shown, pool_states(cluster, lines), len(lines) - len(shown))
 
 
-def pool_states(cluster: FleetCluster, found: Inventory, lines: Sequence[NodeLine]) -> list[SlicePoolState]:
+def pool_states(cluster: FleetCluster, lines: Sequence[ResourceLine]) -> list[SlicePoolState]:
     """Return the slices by type, those of the fleet file first, of each type with a minimum or with slices."""
-    names = {one.name for one in found.slices}
-    slices = [line for line in lines if line.name in names]
+    slices = [line for line in lines if line.is_slice]
     pools = {pool.kind.name: pool for pool in cluster.pools}
     states = []
     for kind in [*pools, *sorted({line.kind for line in slices} - pools.keys())]:
-        own = [line for line in slices if line.kind == kind]
-        pool = pools.get(kind)
-        if not own and not (pool and pool.minimum):
-            continue
-        ready = sum(map(is_ready, own))
-        states.append(
-            SlicePoolState(kind, pool.minimum if pool else 0, pool.maximum if pool else None, len(own), ready)
-        )
+        own, pool = [line for line in slices if line.kind == kind], pools.get(kind)
+        if own or (pool and pool.minimum):
+            ready = sum(line.health == "ready" for line in own)
+            minimum, maximum = (pool.minimum, pool.maximum) if pool else (0, None)
+            states.append(SlicePoolState(kind, minimum, maximum, len(own), ready))
     return states
-
-
-def is_ready(line: NodeLine) -> bool:
-    """Whether a slice works, as far as is known: READY, and all of its hosts in Ray if the head answers."""
-    return line.state == READY and (line.in_ray is None or line.in_ray >= (line.hosts or 1))
 
 
 def ray_overview(head: HeadPoll) -> RayOverview:
@@ -435,7 +463,7 @@ def ray_overview(head: HeadPoll) -> RayOverview:
         address=head.address,
         version=head.version,
         nodes=sum(node.is_alive for node in head.nodes),
-        used=head.status.used,
+        used=[ResourceUse(name, used, total) for name, (used, total) in head.status.used.items()],
         running=len(active) - waiting,
         waiting=waiting,
         jobs=[job_line(job) for job in active[:MAX_JOBS]],
@@ -542,11 +570,7 @@ def alarms_of(
                 for pool in cloud.pools
                 if pool.ready < pool.minimum
             ]
-        gone = sum(line.state in WITHOUT_MACHINES for line in cloud.lines)
-        alarms += [f"{pluralize(gone, 'slice or machine')} gone: {', '.join(sorted(_gone(cloud)))}."] if gone else []
+        gone = [line.state for line in cloud.lines if line.state in WITHOUT_MACHINES]
+        alarms += [f"{pluralize(len(gone), 'machine or slice')} {' or '.join(sorted(set(gone)))}."] if gone else []
     alarms += [f"Step {step.step}: no {step.what} for {step.seconds / 60:.0f} min." for step in stalled]
     return alarms
-
-
-def _gone(cloud: CloudOverview) -> set[str]:
-    return {line.state for line in cloud.lines if line.state in WITHOUT_MACHINES}

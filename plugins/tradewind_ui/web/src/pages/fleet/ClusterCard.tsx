@@ -1,0 +1,102 @@
+import { Badge, Box, Button, HStack, Heading, Text, VStack } from "@chakra-ui/react";
+
+import { formatCount } from "../../components/format";
+import type { Cluster } from "./queries";
+import { SliceBlocks } from "./SliceBlocks";
+
+const STATES: Record<string, { readonly palette: string; readonly text: string }> = {
+  "its head is there, and was never set up to the end": { palette: "orange", text: "half made" },
+  "its head was set up": { palette: "green", text: "up" },
+  "it has more than one head": { palette: "red", text: "several heads" },
+  "it has slices and no head": { palette: "red", text: "no head" },
+  "there is nothing of it": { palette: "gray", text: "stopped" },
+};
+
+export const StateBadge = ({ cluster }: { readonly cluster: Cluster }) => {
+  const { cloud } = cluster;
+  const known = cloud === null ? { palette: "gray", text: "unknown" } : STATES[cloud.state];
+
+  return (
+    <Badge colorPalette={known?.palette ?? "gray"} title={cloud?.state ?? cluster.cloud_problem ?? undefined}>
+      {known?.text ?? cloud?.state}
+    </Badge>
+  );
+};
+
+const usedText = (cluster: Cluster): string | undefined => {
+  const tpu = cluster.ray?.used.find(({ name }) => name === "TPU");
+  return tpu === undefined ? undefined : `${formatCount(tpu.used)} of ${formatCount(tpu.total)} TPU chips in use`;
+};
+
+const Facts = ({ cluster }: { readonly cluster: Cluster }) => {
+  const { lock, ray } = cluster;
+  const jobs = ray === null ? "Its jobs are unknown" : `${ray.running} running, ${ray.waiting} waiting`;
+
+  return (
+    <VStack align="stretch" color="fg.muted" fontSize="sm" gap={0}>
+      <Text>{[jobs, usedText(cluster)].filter(Boolean).join(" · ")}</Text>
+      {lock?.state === "held" ? (
+        <Text>
+          {lock.holder}: {lock.operation}, {lock.phase}
+        </Text>
+      ) : null}
+    </VStack>
+  );
+};
+
+type Props = { readonly cluster: Cluster; readonly isChosen: boolean; readonly onChoose: () => void };
+
+/** One cluster: its slices, jobs and alarms. */
+export const ClusterCard = ({ cluster, isChosen, onChoose }: Props) => (
+  <Box
+    aria-label={`Cluster ${cluster.name}`}
+    as="section"
+    bg="bg.panel"
+    borderColor={isChosen ? "border.emphasized" : "border"}
+    borderWidth="1px"
+    boxShadow={isChosen ? "md" : undefined}
+    p={4}
+    rounded="md"
+  >
+    <VStack align="stretch" gap={3}>
+      <HStack gap={2} justify="space-between">
+        <HStack flexWrap="wrap" gap={2}>
+          <Heading as="h2" size="md">
+            {cluster.name}
+          </Heading>
+          <StateBadge cluster={cluster} />
+          {cluster.is_default ? <Badge variant="outline">default</Badge> : null}
+          {cluster.owner === null ? null : <Badge variant="outline">only {cluster.owner}</Badge>}
+        </HStack>
+        <Button aria-pressed={isChosen} onClick={onChoose} size="xs" variant={isChosen ? "subtle" : "outline"}>
+          Details
+        </Button>
+      </HStack>
+      <Text color="fg.muted" fontSize="sm" mt={-2}>
+        {cluster.project}, {cluster.zone}
+      </Text>
+      {cluster.cloud?.pools.map((pool) => (
+        <SliceBlocks
+          key={pool.kind}
+          pool={pool}
+          slices={cluster.cloud?.lines.filter((line) => line.is_slice && line.kind === pool.kind) ?? []}
+        />
+      ))}
+      {cluster.cloud?.pools.length === 0 ? (
+        <Text color="fg.muted" fontSize="sm">
+          No slices
+        </Text>
+      ) : null}
+      <Facts cluster={cluster} />
+      {cluster.alarms.length > 0 ? (
+        <VStack align="stretch" as="ul" gap={1} listStyleType="none">
+          {cluster.alarms.map((alarm) => (
+            <Box as="li" borderColor="orange.solid" borderStartWidth="3px" fontSize="sm" key={alarm} ps={2}>
+              {alarm}
+            </Box>
+          ))}
+        </VStack>
+      ) : null}
+    </VStack>
+  </Box>
+);
