@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from tradewind.datasets.stored_progress import MAX_SHARDS, MAX_STAGES, MAX_TEXT, NamedCount, progress_path, read_progress
+from tradewind.datasets.stored_progress import (
+    MAX_SHARDS,
+    MAX_STAGES,
+    MAX_TEXT,
+    NamedCount,
+    progress_path,
+    read_progress,
+)
 from tradewind.storage.files import write_text
 
 STAGE = {"stage": 1, "name": "read", "shards": 9, "done": 4, "stragglers": ["shard 3 (99 s)"], "counters": {"kept": 2}}

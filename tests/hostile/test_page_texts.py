@@ -13,7 +13,6 @@ import pytest
 
 from tests.airflow.test_page_access import CLASS, GOOD, HARMLESS, MALFORMED
 from tests.hostile.harness import expect_success, named
-from tradewind.runtime.pods.timeline import TimelineEvent
 
 
 class Session:
@@ -108,12 +107,3 @@ def test_plan_too_large_for_page_is_not_read() -> None:
     pages = importlib.import_module("tradewind_ui.pages")
     page = pages.plan_page("one", "run", REQUEST, Session({}, pages.MAX_XCOM_CHARS + 1))
     assert "has 16777217 characters, and a page shows at most 16777216" in page
-
-
-def test_page_of_timeline_has_limited_size() -> None:
-    timelines = importlib.import_module("tradewind_ui.timelines")
-    quotes = '"<' * 4_000
-    events = [TimelineEvent(quotes, float(at), sentence=quotes, slices=(quotes,)) for at in range(600)]
-    page = timelines.table(1, events, quotes)
-    assert len(page) < 10_000_000
-    assert '"<' not in page and "The first 100 events are left out." in page

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
-from tests.hostile.harness import Outcome, attack_all, expect_refusal, expect_success, named
+from tests.hostile.harness import expect_refusal, expect_success, named
 from tradewind import experiment_dag
 from tradewind.cli.experiments.outputs import named_output, output_of
 from tradewind.cli.experiments.plan import find_version
@@ -48,7 +48,7 @@ def loaded() -> None:
     """Run Airflow's one-time work, such as reading the host name, before the fork of the children."""
     experiment_dag("warm", [ExecutorStep("warm", None, {})])
     run_of(None)
-    importlib.import_module("tradewind_ui.timelines")
+    importlib.import_module("tradewind_ui.api.step_outputs")
 
 
 UNUSABLE = [
@@ -126,14 +126,11 @@ def test_run_and_page_stay_below_roots(sandbox: Path, monkeypatch: pytest.Monkey
     paths = outside(sandbox)
     monkeypatch.setenv("AIRFLOW__TRADEWIND__ALLOWED_ROOTS", str(sandbox / "own/store"))
 
-    def judge(outcome: Outcome) -> None:
-        outcome.must_be_accepted()
-        assert "The timeline is not read" in outcome.value, outcome.value
-
     prefixes = named(paths, lambda path: ExperimentSettings().prefix_of(run_of(path)))
     mentions = ["The run's param 'prefix'"]
     expect_refusal(prefixes, sandbox, UnusablePathError, ExperimentError, mentions=mentions)
-    attack_all(named(paths, importlib.import_module("tradewind_ui.timelines").timeline_of), sandbox, judge)
+    check = importlib.import_module("tradewind_ui.api.step_outputs").check_path
+    expect_refusal(named(paths, check), sandbox, *REFUSED, mentions=["The output path of this step"])
 
 
 def places_read(root: Path, reads: list[str], **more: Any) -> dict[str, str]:

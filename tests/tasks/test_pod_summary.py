@@ -1,9 +1,8 @@
-"""Summary of a step's pod: one line in its task's log and a table on its page."""
+"""Summary of a step's pod: one line in its task's log."""
 
 from __future__ import annotations
 
 import json
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -107,26 +106,6 @@ def test_summary_exists_only_for_pods_with_readable_timeline(output: Path) -> No
     assert pod_summary(str(output), 1, TpuSlice("v4-16")) is None
     write_timeline(output, 3, "half a f")
     assert pod_summary(str(output), 3, TpuSlice("v4-16")) is None
-
-
-def test_page_shows_events_of_newest_attempt_as_text(output: Path) -> None:
-    timelines = import_module("tradewind_ui.timelines")
-    assert timelines.timeline_of(str(output)) == ""
-    write_timeline(output, 9, timeline_text(CALM))
-    write_timeline(output, 10, timeline_text(ROUGH))
-    page = timelines.timeline_of(str(output))
-    assert "<h2>Attempt 10</h2>" in page and "<p>1 preemption, 1 failure, 31 steps lost" in page
-    assert page.count("<tr") == 1 + len(ROUGH)
-    assert "node died" in page and "Host 0 raised &lt;ValueError&gt;." in page
-    assert "<ValueError>" not in page
-    write_timeline(output, 11, "half a f")
-    assert "The timeline cannot be read now" in timelines.timeline_of(str(output))
-
-
-@pytest.mark.parametrize("path", ["nowhere://at/all", "gs://other/bucket", "/etc", "reference://::http://127.0.0.1/x"])
-def test_timeline_of_forged_path_is_not_read(path: str, output: Path) -> None:
-    timelines = import_module("tradewind_ui.timelines")
-    assert "The timeline is not read. The output path of this step: the path" in timelines.timeline_of(path)
 
 
 def test_goodput_counts_from_first_start_of_training(output: Path) -> None:

@@ -30,6 +30,7 @@ from tradewind.plans.stored_versions import (
     read_step_config,
 )
 from tradewind.recipes.metrics.curves import MAX_CURVES, Curves, metrics_path, read_curves
+from tradewind.recipes.metrics.tracker_links import TrackerLink, tracker_links
 from tradewind.records.record import Record, RecordState
 from tradewind.records.record import read_record as read_output_record
 from tradewind.storage import StorageError
@@ -123,13 +124,22 @@ def about_step(ids: Ids, session: SessionDep) -> Response:
     return json_response(StepAbout(**fields))
 
 
-@router.get(f"/config/{_TASK}", response_model=StepConfig)
+@dataclass(frozen=True)
+class ConfigOfStep:
+    """The config of a step, and the trackers that it names."""
+
+    config: StepConfig
+    trackers: tuple[TrackerLink, ...]
+
+
+@router.get(f"/config/{_TASK}", response_model=ConfigOfStep)
 def config_of_step(path: OutputPath) -> Response:
     """Return the config of a step as the lines of a tree, and its inputs."""
     from tradewind.deployment.fleet import deployment_roots
 
     with answering_for_stores():
-        return json_response(read_step_config(path, deployment_roots()))
+        config = read_step_config(path, deployment_roots())
+        return json_response(ConfigOfStep(config, tracker_links(config, path)))
 
 
 @router.get(f"/attempts/{_TASK}", response_model=AttemptHistory)

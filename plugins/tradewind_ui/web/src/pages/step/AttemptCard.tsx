@@ -90,15 +90,15 @@ export const AttemptCard = ({ attempt, axis, now }: Props) => {
           Attempt {number}
         </Heading>
         <Badge colorPalette={is_active ? "blue" : (OUTCOMES[outcome ?? ""] ?? "gray")}>{state}</Badge>
-        <Text color="fg.muted" fontSize="sm">
-          {cost.join(" · ")}
-        </Text>
         <Collapsible.Trigger asChild>
           <Button aria-label={`Events of attempt ${number}`} ms="auto" size="xs" variant="ghost">
             Events and logs
           </Button>
         </Collapsible.Trigger>
       </HStack>
+      <Text color="fg.muted" fontSize="sm">
+        {cost.join(" · ")}
+      </Text>
       {reason ? (
         <Text fontSize="sm" lineClamp={4} mt={1} overflowWrap="anywhere" whiteSpace="pre-wrap">
           {reason}

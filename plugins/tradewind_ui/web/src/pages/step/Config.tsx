@@ -1,4 +1,4 @@
-import { Box, List, SimpleGrid, Stack, Text } from "@chakra-ui/react";
+import { Box, Link, List, SimpleGrid, Stack, Text } from "@chakra-ui/react";
 
 import { ConfigTree } from "../../components/ConfigTree";
 import { Loading } from "../../components/Frame";
@@ -14,16 +14,17 @@ type Props = { readonly ids: Ids; readonly version: string };
 /** The inputs and the config of the step, as the record beside its output has them. */
 export const Config = ({ ids, version }: Props) => {
   const { data, error } = useConfig(ids, version);
-  if (data === undefined || data.problem) {
+  if (data === undefined || data.config.problem) {
     return (
       <Section title="Config">
         {error === null ? undefined : <Problem error={error} />}
         {data === undefined && error === null ? <Loading /> : undefined}
-        <Text color="fg.muted">{data?.problem}</Text>
+        <Text color="fg.muted">{data?.config.problem}</Text>
       </Section>
     );
   }
-  const { entries, function: fn, inputs, left_out } = data;
+  const { config, trackers } = data;
+  const { entries, function: fn, inputs, left_out } = config;
 
   return (
     <SimpleGrid columns={{ base: 1, lg: 2 }} gap={6}>
@@ -53,6 +54,17 @@ export const Config = ({ ids, version }: Props) => {
                 ))}
               </List.Root>
             )}
+            {trackers.map(({ name, note, path, url }) => (
+              <Text fontSize="sm" key={name} overflowWrap="anywhere">
+                {path ? <DataLink path={path}>{name}</DataLink> : undefined}
+                {url ? (
+                  <Link color="fg.info" href={url} rel="noreferrer" target="_blank">
+                    {name} ↗
+                  </Link>
+                ) : undefined}
+                {path || url ? undefined : name} <Text as="span" color="fg.muted">{note}</Text>
+              </Text>
+            ))}
             {fn ? (
               <Text color="fg.muted" fontSize="sm" overflowWrap="anywhere">
                 Function {fn}

@@ -37,7 +37,7 @@ const COLUMNS: readonly Column<Row>[] = [
     header: "Task",
     id: "task",
     value: ({ task }) => task,
-    width: 240,
+    width: 220,
   },
   {
     cell: ({ higher_is_better, metric }) => `${metric}${arrow(higher_is_better)}`,
@@ -52,7 +52,7 @@ const COLUMNS: readonly Column<Row>[] = [
     header: "Score",
     id: "score",
     value: ({ value }) => value ?? undefined,
-    width: 90,
+    width: 80,
   },
   {
     cell: (row) => (
@@ -66,7 +66,7 @@ const COLUMNS: readonly Column<Row>[] = [
     header: "95 % interval",
     id: "interval",
     value: ({ low }) => low ?? undefined,
-    width: 280,
+    width: 275,
   },
   {
     cell: ({ documents, scored }) => `${formatCount(scored)} of ${formatCount(documents)}`,
@@ -74,9 +74,9 @@ const COLUMNS: readonly Column<Row>[] = [
     header: "Documents",
     id: "documents",
     value: ({ documents, scored }) => (documents > 0 ? scored / documents : 0),
-    width: 140,
+    width: 120,
   },
-  { header: "Shots", id: "shots", end: true, value: ({ shots }) => shots ?? undefined, width: 80 },
+  { header: "Shots", id: "shots", end: true, value: ({ shots }) => shots ?? undefined, width: 70 },
   {
     cell: ({ error, status }) => <span title={error ?? undefined}>{status}</span>,
     header: "Status",

@@ -25,24 +25,28 @@ const Fact = ({ children, name }: { readonly children: ReactNode; readonly name:
   </DataList.Item>
 );
 
-const DECISIONS: Record<string, string> = {
-  BLOCKED: "This run cannot make it",
-  PRUNED: "This run does not need it",
-  REUSE: "This run reuses it",
-  RUN: "This run makes it",
-  WAIT: "This run waits for it",
+/** What the plan decided, and its color. */
+const DECISIONS: Record<string, readonly [string, string]> = {
+  BLOCKED: ["blocked", "red"],
+  PRUNED: ["not needed", "gray"],
+  REUSE: ["reuse", "green"],
+  RUN: ["run", "blue"],
+  WAIT: ["wait", "yellow"],
 };
 
-const why = ({ decision, reason }: About) => {
-  const what = decision === null || decision === undefined ? undefined : (DECISIONS[decision] ?? decision);
-  return [what, reason].filter((part) => part !== undefined && part !== null && part !== "").join(": ");
+/** What the time of the last write to the record means. */
+const WRITTEN: Record<string, string> = {
+  "at work": "Last sign",
+  failed: "Failed",
+  finished: "Finished",
+  stopped: "Stopped",
 };
 
 /** What the step is, its state, and why the run made or reused it. */
 export const Header = ({ about }: { readonly about: About }) => {
   const [state, palette] = STATES[about.state ?? ""] ?? ["state unknown", "gray"];
-  const reason = why(about);
-  const written = about.written_at;
+  const { decision, reason, written_at } = about;
+  const [decided, decidedPalette] = DECISIONS[decision ?? ""] ?? [decision ?? "", "gray"];
 
   return (
     <Stack gap={3}>
@@ -57,7 +61,11 @@ export const Header = ({ about }: { readonly about: About }) => {
         </Badge>
         {about.is_forced ? <Badge size="md">forced</Badge> : undefined}
       </HStack>
-      {reason === "" ? undefined : <Text overflowWrap="anywhere">{reason}</Text>}
+      {decided === "" ? undefined : (
+        <Text overflowWrap="anywhere">
+          The plan of this run: <Badge colorPalette={decidedPalette}>{decided}</Badge> {reason}
+        </Text>
+      )}
       {about.problem === null || about.problem === undefined ? undefined : (
         <Alert.Root status="warning">
           <Alert.Indicator />
@@ -69,9 +77,9 @@ export const Header = ({ about }: { readonly about: About }) => {
           <DataLink path={about.output_path} />
         </Fact>
         {about.producer ? <Fact name="Producer">{about.producer}</Fact> : undefined}
-        {typeof written === "number" ? (
-          <Fact name={about.state === "at work" ? "Last sign" : "Since"}>
-            <span title={formatTime(written)}>{formatSince(written)}</span>
+        {typeof written_at === "number" ? (
+          <Fact name={WRITTEN[about.state ?? ""] ?? "Changed"}>
+            {formatSince(written_at)}, {formatTime(written_at)}
           </Fact>
         ) : undefined}
         {about.place ? <Fact name="Runs on">{about.place}</Fact> : undefined}

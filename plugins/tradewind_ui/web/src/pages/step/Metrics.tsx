@@ -112,7 +112,7 @@ export const Metrics = ({ hash, ids, isActive }: Props) => {
             <Checkbox.Control />
             <Checkbox.Label>Logarithmic</Checkbox.Label>
           </Checkbox.Root>
-          <NativeSelect.Root size="sm" width="48">
+          <NativeSelect.Root size="sm" width="56">
             <NativeSelect.Field
               aria-label="Compare with version"
               onChange={(event) => setBeside(event.currentTarget.value)}
@@ -129,7 +129,7 @@ export const Metrics = ({ hash, ids, isActive }: Props) => {
             <NativeSelect.Indicator />
           </NativeSelect.Root>
           {more.length === 0 || shown.length >= MAX_SHOWN ? undefined : (
-            <NativeSelect.Root size="sm" width="48">
+            <NativeSelect.Root size="sm" width="56">
               <NativeSelect.Field
                 aria-label="Add a metric"
                 onChange={(event) => setNames([...shown, event.currentTarget.value])}

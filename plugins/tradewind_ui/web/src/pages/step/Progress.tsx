@@ -12,6 +12,8 @@ import { Section } from "./Section";
 type Stage = Schemas["PipelineStage"];
 type Rejected = Schemas["RejectedRows"];
 
+const MAX_HEIGHT = "360px";
+
 /** What is known of a stage, in words. */
 const partsOf = (stage: Stage): string[] => [
   `${formatCount(stage.done)} of ${pluralize(stage.shards, "shard")}`,
@@ -25,7 +27,7 @@ const partsOf = (stage: Stage): string[] => [
 ];
 
 const Failures = ({ stage }: { readonly stage: Stage }) => (
-  <Box overflowX="auto">
+  <Box maxH={MAX_HEIGHT} overflow="auto" tabIndex={0}>
     <Table.Root aria-label={`Failed shards of stage ${stage.stage}`} size="sm">
       <Table.Header>
         <Table.Row>
@@ -45,9 +47,11 @@ const Failures = ({ stage }: { readonly stage: Stage }) => (
               {frame === "" ? undefined : <Text color="fg.muted">{frame}</Text>}
             </Table.Cell>
             <Table.Cell>
-              <Code fontSize="xs" overflowWrap="anywhere" whiteSpace="pre-wrap">
-                {row}
-              </Code>
+              {row === "" ? undefined : (
+                <Code fontSize="xs" overflowWrap="anywhere" whiteSpace="pre-wrap">
+                  {row}
+                </Code>
+              )}
             </Table.Cell>
           </Table.Row>
         ))}
@@ -57,7 +61,7 @@ const Failures = ({ stage }: { readonly stage: Stage }) => (
 );
 
 const RejectedRows = ({ rejected }: { readonly rejected: readonly Rejected[] }) => (
-  <Box overflowX="auto">
+  <Box maxH={MAX_HEIGHT} overflow="auto" tabIndex={0}>
     <Table.Root aria-label="Shards with rows that were left out" size="sm">
       <Table.Header>
         <Table.Row>
@@ -123,6 +127,8 @@ const StageView = ({ of, stage }: { readonly of: number; readonly stage: Stage }
 /** How far the pipeline of a data step is. */
 export const Progress = ({ ids, isActive }: { readonly ids: Ids; readonly isActive: boolean }) => {
   const { data, error } = useProgress(ids, isActive);
+  // The table of a stage has the shards that the other lines of the problem name.
+  const hasFailures = data?.stages.some((stage) => stage.failures.length > 0) ?? false;
 
   return (
     <Section title="Progress">
@@ -130,7 +136,7 @@ export const Progress = ({ ids, isActive }: { readonly ids: Ids; readonly isActi
       {data === undefined && error === null ? <Loading /> : undefined}
       {data === undefined || data === null ? undefined : (
         <Stack gap={4}>
-          {[data.note, data.problem].map((text, index) =>
+          {[data.note, hasFailures ? data.problem?.split("\n")[0]?.replace(/:$/u, ".") : data.problem].map((text, index) =>
             text ? (
               <Alert.Root key={text} status={index === 0 ? "warning" : "error"}>
                 <Alert.Indicator />

@@ -154,14 +154,18 @@ test("a step shows its state, its reason, its config, and what a section cannot 
       left_out: 0,
       now: 200,
     },
-    config: { entries: [entry], function: "demo.train", inputs: [], left_out: 0, problem: null },
+    config: {
+      config: { entries: [entry], function: "demo.train", inputs: [], left_out: 0, problem: null },
+      trackers: [{ name: "W&B", url: "https://wandb.ai/me/tiny/runs/tiny-abc123" }],
+    },
   });
-  expect(await screen.findByText("This run makes it: failed before: ValueError")).toBeTruthy();
+  expect(await screen.findByText(/failed before: ValueError/u)).toBeTruthy();
   expect(await screen.findByText("ValueError: <b>no</b>")).toBeTruthy();
   expect(await screen.findByLabelText("Attempt 1: running 100 s")).toBeTruthy();
   expect(await screen.findByTitle("seed")).toBeTruthy();
   expect(screen.getByText("/store/train/tiny-abc123").getAttribute("href")).toBe(
     "/plugin/tradewind_data?path=%2Fstore%2Ftrain%2Ftiny-abc123",
   );
+  expect(screen.getByText("W&B ↗").getAttribute("href")).toBe("https://wandb.ai/me/tiny/runs/tiny-abc123");
   expect(await screen.findByText("no versions")).toBeTruthy();
 }, 30_000);
