@@ -1,0 +1,50 @@
+import { Badge, HStack, Link as ChakraLink, Text } from "@chakra-ui/react";
+import { Link } from "react-router-dom";
+
+import type { Schemas } from "../../api/client";
+
+type MadeBy = Schemas["MadeBy"];
+
+const COLOURS: Record<string, string> = { "at work": "blue", failed: "red", finished: "green" };
+
+/** Return the address of the page of the task, or else of the run, that made an output. */
+export const makerHref = ({ dag_id: dag, run_id: run, task_id: task }: MadeBy): string | undefined => {
+  if (!dag || !run) {
+    return undefined;
+  }
+  const base = `/dags/${encodeURIComponent(dag)}/runs/${encodeURIComponent(run)}`;
+  return task ? `${base}/tasks/${encodeURIComponent(task)}/plugin/tradewind_step` : `${base}/plugin/tradewind_plan`;
+};
+
+export const makerText = ({ dag_id: dag, run_id: run, script, task_id: task }: MadeBy): string =>
+  dag ? [dag, task ?? run].filter(Boolean).join(" · ") : (script ?? "");
+
+/** The task or script that made an output, as a link where there is a page about it. */
+export const MakerLink = ({ made }: { readonly made: MadeBy }) => {
+  const href = makerHref(made);
+
+  return href === undefined ? (
+    <Text as="span">{makerText(made)}</Text>
+  ) : (
+    <ChakraLink asChild color="fg.info">
+      <Link title={`Run ${made.run_id ?? ""} of ${made.dag_id ?? ""}`} to={href}>
+        {makerText(made)}
+      </Link>
+    </ChakraLink>
+  );
+};
+
+/** Step, version and state of an output. */
+export const OutputTag = ({ made }: { readonly made: MadeBy }) => (
+  <HStack as="span" display="inline-flex" gap={1}>
+    <Badge colorPalette="purple" title={made.version ?? undefined}>
+      output{made.step ? ` of ${made.step}` : ""}
+    </Badge>
+    {made.state ? <Badge colorPalette={COLOURS[made.state] ?? "gray"}>{made.state}</Badge> : null}
+    {made.problem ? (
+      <Badge colorPalette="orange" title={made.problem}>
+        unreadable record
+      </Badge>
+    ) : null}
+  </HStack>
+);

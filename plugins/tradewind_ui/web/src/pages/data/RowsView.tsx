@@ -1,0 +1,108 @@
+import { Box, Button, ButtonGroup, HStack, Stack } from "@chakra-ui/react";
+
+import { Empty } from "../../components/Empty";
+import { Loading } from "../../components/Frame";
+import { NO_PLACE } from "./address";
+import type { RowPage } from "./cells";
+import { usePane } from "./context";
+import { termOfFilter } from "./highlight";
+import { Note } from "./Note";
+import { useRows } from "./queries";
+import { RecordCard } from "./RecordCard";
+import { Refusal } from "./Refusal";
+import { ColumnMenu, Pager, SubmittedInput } from "./RowControls";
+import { RowTable } from "./RowTable";
+import { SampleCard, SCORE } from "./SampleCard";
+import { TokenCard } from "./TokenCard";
+import type { Description } from "./views";
+
+export type RowsViewName = "cards" | "samples" | "table" | "tokens";
+
+const CARDS = { cards: RecordCard, samples: SampleCard, tokens: TokenCard };
+const ROWS: Record<RowsViewName, number> = { cards: 20, samples: 20, table: 100, tokens: 20 };
+
+/** Keeps the samples that a metric of 0 or 1 counts as right, or as wrong. */
+const RightOrWrong = ({ metric }: { readonly metric: string }) => {
+  const { pane, update } = usePane();
+  const choices = [
+    { filter: undefined, name: "All" },
+    { filter: `${metric}:1.0`, name: "Right" },
+    { filter: `${metric}:0.0`, name: "Wrong" },
+  ];
+
+  return (
+    <ButtonGroup aria-label={`Samples by ${metric.slice(SCORE.length)}`} attached role="group" size="sm" variant="outline">
+      {choices.map(({ filter, name }) => (
+        <Button
+          aria-pressed={pane.filter === filter}
+          key={name}
+          onClick={() => update({ ...NO_PLACE, filter })}
+          variant={pane.filter === filter ? "solid" : "outline"}
+        >
+          {name}
+        </Button>
+      ))}
+    </ButtonGroup>
+  );
+};
+
+const NoRows = ({ filter, page }: { readonly filter: string; readonly page: RowPage }) => (
+  <Empty title={filter === "" ? "There are no rows here" : "No row matches"}>
+    {page.next ? "This part of the file has none. Next goes on after it." : "The file ends here."}
+  </Empty>
+);
+
+const limitOf = (text: string | undefined, view: RowsViewName) => {
+  const limit = Number(text ?? ROWS[view]);
+  return Number.isInteger(limit) && limit > 0 ? Math.min(limit, 10_000) : ROWS[view];
+};
+
+/** Rows of a file, as a table or as one card each. */
+export const RowsView = ({ description, view }: { readonly description: Description; readonly view: RowsViewName }) => {
+  const { pane, terms, update } = usePane();
+  const limit = limitOf(pane.limit, view);
+  const found = useRows(pane, limit);
+  const page = found.data;
+  const names = (description.columns?.length ? description.columns : (page?.columns ?? [])).map(({ name }) => name);
+  const filter = pane.filter ?? "";
+  const term = termOfFilter(filter, names);
+  const isScore = filter.startsWith(SCORE);
+  const marked = isScore ? terms : [...terms, term];
+  const metric = names.find((name) => name.startsWith(SCORE));
+  const Card = view === "table" ? undefined : CARDS[view];
+
+  return (
+    <Stack gap={3}>
+      <HStack flexWrap="wrap" gap={2}>
+        <SubmittedInput label="Filter rows" onSubmit={(text) => update({ ...NO_PLACE, filter: text })} placeholder="Filter: text or column:text" value={filter} width="18rem" />
+        <ColumnMenu names={names} />
+        {view === "samples" && metric !== undefined ? <RightOrWrong metric={metric} /> : null}
+      </HStack>
+      {found.error ? <Refusal error={found.error} retry={found.refetch} /> : null}
+      {page === undefined ? (
+        found.isPending ? <Loading /> : null
+      ) : (
+        <>
+          <Note text={page.note} />
+          <Pager isByNumber={description.by_number === true} isLoading={found.isPlaceholderData} limit={limit} page={page} />
+          {page.rows.length === 0 ? (
+            <NoRows filter={filter} page={page} />
+          ) : Card === undefined ? (
+            <RowTable page={page} terms={marked} />
+          ) : (
+            <Stack gap={3} opacity={found.isPlaceholderData ? 0.6 : 1}>
+              {page.rows.map((row) => (
+                // Cards out of view are not laid out: a page may have 10,000.
+                <Box css={{ containIntrinsicSize: "auto 240px", contentVisibility: "auto" }} key={row.at}>
+                  <Card page={page} row={row} terms={marked} />
+                </Box>
+              ))}
+            </Stack>
+          )}
+        </>
+      )}
+    </Stack>
+  );
+};
+
+export default RowsView;
