@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -58,7 +59,9 @@ OpenPages = Callable[..., Any]
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UiStack]:
-    with ui_stack(tmp_path_factory.mktemp("ui"), base_path=BASE_PATH) as running:
+    """A server of its own; ``TRADEWIND_UI_STACK`` names a folder whose sample runs it may use."""
+    folder = Path(os.environ.get("TRADEWIND_UI_STACK") or tmp_path_factory.mktemp("ui"))
+    with ui_stack(folder, base_path=BASE_PATH) as running:
         yield running
 
 

@@ -6,6 +6,7 @@ Airflow's UI takes two seconds of CPU.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +18,7 @@ from tests.ui.conftest import AXE, NARROW, ROOT, OpenPages
 
 pytestmark = pytest.mark.airflow
 
+REFUSED: Final = re.compile("cannot be shown|does not answer|Failed to fetch")
 SERIOUS: Final = ("serious", "critical")
 PAGES: Final[dict[str, tuple[Callable[[UiStack], str], str]]] = {
     "plan": (
@@ -31,14 +33,15 @@ PAGES: Final[dict[str, tuple[Callable[[UiStack], str], str]]] = {
     ),
     "data": (lambda stack: "plugin/tradewind_data", "store"),
     "experiments": (lambda stack: "plugin/tradewind_experiments", "tiny"),
-    "fleet": (lambda stack: "plugin/tradewind_fleet", "cluster"),
-    "card": (lambda stack: "", "leet"),
+    "fleet": (lambda stack: "plugin/tradewind_fleet", "research"),
+    "card": (lambda stack: "", "research"),
 }
 """Page → its path, and a text of it."""
 
 
 def serious_findings(page: Any) -> list[str]:
     """Return what axe finds in the plugin's part of the page."""
+    assert AXE.exists(), f"There is no {AXE}: run `make check-ui`, which installs it."
     if not page.evaluate("typeof axe === 'object'"):
         page.evaluate(AXE.read_text())
     found = page.evaluate("(root) => axe.run({include: [[root]]}, {resultTypes: ['violations']})", ROOT)
@@ -96,7 +99,7 @@ def test_page_says_that_its_server_does_not_answer(name: str, stack: UiStack, op
     with opened(stack) as page:
         page.page.route("**/tradewind/api/**", lambda route: route.abort())
         root = page.open(path_of(stack))
-        root.get_by_text("cannot be shown").first.wait_for()
+        root.get_by_text(REFUSED).first.wait_for()
         assert page.page.get_by_role("navigation").count() or page.page.locator("nav").count(), (
             "Airflow's own page is gone"
         )
