@@ -169,7 +169,7 @@ def test_restart_points_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.
         file.seek(offset)
         assert file.read(count) == content[offset : offset + count], offset
         packed.release(file, stream)
-    assert isinstance(stream, packed.GzipStream) and 5 < len(stream._points) <= 10
+    assert isinstance(stream, packed.GzipStream) and 5 < len(stream._points.all) <= 10
 
 
 def test_replaced_packed_file_is_read_anew(tmp_path: Path) -> None:
@@ -244,3 +244,19 @@ def test_formats_without_rows_or_numbers_refuse(tmp_path: Path) -> None:
     with pytest.raises(UnreadableError, match="no numbers"):
         page_of(str(tmp_path / "a.jsonl"), start=5)
     assert len(look.rows(Access(None), str(tmp_path / "a.jsonl"), start=0).rows) == 100
+
+
+def test_rest_of_a_packed_file_is_indexed_between_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "_POINT_BYTES", 500)
+    monkeypatch.setattr(packed, "_READ_BYTES", 400)
+    path = tmp_path / "a.jsonl.gz"
+    WRITERS[path.name](path)
+    first = page_of(str(path), limit=3)
+    while packed.index_step():
+        pass
+    stream = packed._kept[str(path)][1]
+    assert isinstance(stream, packed.GzipStream) and len(stream._points.all) > 5
+    assert ids(page_of(str(path), cursor=first.next, limit=1000)) == list(range(3, 1000))
+    assert not packed.index_step()
+    stream.access.deadline = 0.0  # a restart point needs no time
+    assert len(LINES) - 3000 < stream.seek_fraction(0.97) < len(LINES)

@@ -49,3 +49,28 @@ def test_script_runs_or_is_refused_in_one_sentence(
     printed = "".join(capsys.readouterr())
     assert ended.value.code == code, printed
     assert told.replace("SCRIPT", script) in printed
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        ("ls FOLDER", 0, "a.jsonl  file  16  "),
+        ("ls --json --prefix x FOLDER", 0, "[]"),
+        ("ls FOLDER/a.jsonl", 1, "is a file, and no folder."),
+        ("show FOLDER/a.jsonl", 0, "JSON lines, 16 bytes"),
+        ("show --filter b:x --columns b FOLDER/a.jsonl", 0, '1  "x"'),
+        ("show --json FOLDER/a.jsonl", 0, '"at": "0:1"'),
+        ("show FOLDER/a.txt", 0, "text, 4 bytes\n\na\\x1b\nb\n"),
+        ("show FOLDER/nothing", 1, "Nothing is at FOLDER/nothing"),
+    ],
+)
+def test_stored_data_is_listed_and_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: str, code: int, told: str
+) -> None:
+    (tmp_path / "a.jsonl").write_text('{"a":1,"b":"x"}\n')
+    (tmp_path / "a.txt").write_text("a\x1b\nb")
+    with pytest.raises(SystemExit) as ended:
+        main(["data", *words.replace("FOLDER", str(tmp_path)).split()])
+    printed = "".join(capsys.readouterr())
+    assert ended.value.code == code, printed
+    assert told.replace("FOLDER", str(tmp_path)) in printed, printed

@@ -1,24 +1,29 @@
 """Compressed files as streams that can be entered in the middle.
 
 A gzip stream can be read only from its beginning, since each part refers to the text before it. So the first reader
-leaves restart points: copies of the decompressor, each with the 32 KiB that it may refer to. Other formats keep the
-stream where the last page ended, and begin again for a place before that.
+leaves restart points: copies of the decompressor, each with the 32 KiB that it may refer to. Between requests, the
+process goes through the rest of the file that was read last. Other formats keep the stream where the last page ended,
+and begin again for a place before that.
 """
 
 from __future__ import annotations
 
 import io
+import math
+import time
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from tradewind.browsing.access import Access, OutOfTimeError, Stored
-from tradewind.browsing.errors import UnreadableError
+from tradewind.browsing.errors import BrowsingError, UnreadableError
 from tradewind.datasets.token_rows import open_unpacked
 from tradewind.text import single_line
 
+READ_ERRORS: Final = (OSError, EOFError, zlib.error)
+"""What reading of a compressed file raises."""
 PACKED: Final = (".gz", ".zst", ".zstd", ".bz2")
 _READ_BYTES: Final = 1 << 18
 _OUT_BYTES: Final = 1 << 20
@@ -27,6 +32,8 @@ _POINT_BYTES: Final = 4 << 20
 """Compressed bytes between the first restart points; a page that begins between two unpacks so much."""
 _MAX_POINTS: Final = 160
 """Restart points of one file, of about 40 KB each: when there are more, every second one goes."""
+_MAX_INDEX_S: Final = 30.0
+"""CPU seconds for which restart points of a file are made between requests: a file of about 8 GB."""
 _MAX_KEPT: Final = 4
 """Compressed files whose restart points or streams one process keeps."""
 
@@ -100,6 +107,10 @@ class Unpacked(io.RawIOBase):
         if self.access.left_s < 0:
             self.at = self.unpacked
             raise OutOfTimeError(self.fraction())
+        return self.next_step()
+
+    def next_step(self) -> bool:
+        """Unpack the next bytes; return whether there were some."""
         self._tail = self._unpack()
         return bool(self._tail)
 
@@ -130,21 +141,65 @@ class Unpacked(io.RawIOBase):
         raise NotImplementedError
 
 
+class _Point(NamedTuple):
+    """A place where a gzip stream can be entered: offset of the content, compressed bytes before it, decompressor."""
+
+    offset: int
+    packed: int
+    decoder: Any
+
+
+class _Points:
+    """Restart points of one file, in order."""
+
+    def __init__(self) -> None:
+        self._spacing = _POINT_BYTES
+        self.all = [_Point(0, 0, _decompressor())]
+
+    def add(self, offset: int, packed: int, decoder: Any) -> None:
+        """Add a point if it is far enough behind the last."""
+        if packed - self.all[-1].packed < self._spacing:
+            return
+        self.all.append(_Point(offset, packed, decoder.copy()))
+        if len(self.all) > _MAX_POINTS:
+            del self.all[1::2]
+            self._spacing *= 2
+
+
 class GzipStream(Unpacked):
     """A gzip file of any number of members, with restart points."""
 
-    def __init__(self, access: Access, stored: Stored) -> None:
+    def __init__(self, access: Access, stored: Stored, points: _Points | None = None) -> None:
         super().__init__(stored.size)
+        self.access = access
+        self._stored = stored
         self._file = access.open(stored.path)
-        self._spacing = _POINT_BYTES
-        self._points: list[tuple[int, int, Any]] = [(0, 0, _decompressor())]
-        self._go(self._points[0])
+        self._points = points or _Points()
+        self._indexer: GzipStream | None = None
+        self._index_s = 0.0
+        self._go(self._points.all[-1] if points else self._points.all[0])
 
     def close(self) -> None:
         self._file.close()
+        if self._indexer is not None:
+            self._indexer.close()
         super().close()
 
-    def _go(self, point: tuple[int, int, Any]) -> None:
+    def index_step(self) -> bool:
+        """Unpack a step behind the last restart point, for later requests; return whether there is more to do."""
+        if self.closed or self._index_s > _MAX_INDEX_S:
+            return False
+        began = time.process_time()
+        try:
+            if self._indexer is None:
+                self._indexer = GzipStream(self.access, self._stored, self._points)
+            has_more = bool(self._indexer.next_step())
+        except (BrowsingError, *READ_ERRORS):
+            has_more = False  # the request that comes there says it
+        self._index_s = self._index_s + time.process_time() - began if has_more else math.inf
+        return has_more
+
+    def _go(self, point: _Point) -> None:
         offset, self._packed, decoder = point
         self.begin_at(offset)
         self._decoder = decoder.copy()
@@ -156,7 +211,7 @@ class GzipStream(Unpacked):
             if self._decoder.eof and not self._next_member():
                 return b""
             if not self._input:
-                self._leave_point()
+                self._points.add(self.unpacked, self._packed, self._decoder)
                 self._input = self._file.read(_READ_BYTES)
                 if not self._input:
                     raise EOFError("the file ends inside a compressed member")
@@ -177,26 +232,18 @@ class GzipStream(Unpacked):
         self._input, self._decoder = rest, _decompressor()
         return True
 
-    def _leave_point(self) -> None:
-        if self._packed - self._points[-1][1] < self._spacing:
-            return
-        self._points.append((self.unpacked, self._packed, self._decoder.copy()))
-        if len(self._points) > _MAX_POINTS:
-            del self._points[1::2]
-            self._spacing *= 2
-
     def packed_at(self) -> int:
         return self._packed
 
     def go_near(self, offset: int) -> None:
-        self._nearest(lambda point: point[0] <= offset, is_ahead=self.unpacked <= offset)
+        self._nearest(lambda point: point.offset <= offset, is_ahead=self.unpacked <= offset)
 
     def go_near_packed(self, target: int) -> None:
-        self._nearest(lambda point: point[1] <= target, is_ahead=self._packed <= target)
+        self._nearest(lambda point: point.packed <= target, is_ahead=self._packed <= target)
 
-    def _nearest(self, is_before: Callable[[tuple[int, int, Any]], bool], *, is_ahead: bool) -> None:
-        best = max(filter(is_before, self._points), key=lambda point: point[0])
-        if not is_ahead or best[0] > self.unpacked:
+    def _nearest(self, is_before: Callable[[_Point], bool], *, is_ahead: bool) -> None:
+        best = max(filter(is_before, self._points.all), key=lambda point: point.offset)
+        if not is_ahead or best.offset > self.unpacked:
             self._go(best)
 
 
@@ -255,7 +302,7 @@ def content_of(access: Access, stored: Stored) -> tuple[io.BufferedReader, Unpac
         return (file if isinstance(file, io.BufferedReader) else io.BufferedReader(cast(Any, file))), None
     access.check(stored.path)
     state, stream = _kept.pop(stored.path, ("", None))
-    if stream is not None and state != stored.state:
+    if stream is not None and (state != stored.state or stream.closed):
         stream.close()
         stream = None
     if stream is None:
@@ -266,6 +313,12 @@ def content_of(access: Access, stored: Stored) -> tuple[io.BufferedReader, Unpac
     while len(_kept) > _MAX_KEPT:
         _kept.popitem(last=False)[1][1].close()
     return io.BufferedReader(stream, _OUT_BYTES), stream
+
+
+def index_step() -> bool:
+    """Prepare the gzip file that was read last for jumps, between requests; return whether there is more to do."""
+    last = next(reversed(_kept.values()), None)
+    return last is not None and isinstance(last[1], GzipStream) and last[1].index_step()
 
 
 def release(file: io.BufferedReader, stream: Unpacked | None) -> None:
@@ -280,9 +333,6 @@ def forget(path: str) -> None:
     """Close the stream of a packed file, for example after an error."""
     if path in _kept:
         _kept.pop(path)[1].close()
-
-
-READ_ERRORS: Final = (OSError, EOFError, zlib.error)
 
 
 def damaged(path: str, error: Exception) -> UnreadableError:

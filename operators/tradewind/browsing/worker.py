@@ -11,15 +11,15 @@ from __future__ import annotations
 import ctypes
 import gc
 import json
-import os
 import select
 import signal
 import sys
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import IO, Any, Final
 
+from tradewind.browsing import packed
 from tradewind.browsing.access import Access
 from tradewind.browsing.errors import BrowsingError, TooLargeError, UnreadableError
 from tradewind.browsing.limits import GRACE_S, MEMORY_BYTES
@@ -28,8 +28,6 @@ from tradewind.storage import Roots
 
 IDLE_S: Final = 300.0
 """A process without requests ends after so long, and gives back its memory and restart points."""
-_NICE: Final = 5
-"""The server's own work comes first."""
 _KEPT_BYTES: Final = 512 << 20
 """A process ends when it keeps more: modules, tokenizers, restart points and what the allocator does not give back."""
 _STACK_BYTES: Final = 1 << 20
@@ -41,7 +39,7 @@ def main() -> None:
     _prepare()
     requests, answers = sys.stdin.buffer, sys.stdout.buffer
     trim = getattr(ctypes.CDLL(None), "malloc_trim", lambda _: None)
-    while select.select([requests], [], [], IDLE_S)[0]:
+    while _awaited(requests):
         line = requests.readline()
         if not line:
             return
@@ -55,8 +53,15 @@ def main() -> None:
             return
 
 
+def _awaited(requests: IO[bytes]) -> bool:
+    """Wait for a request, and prepare for the next ones meanwhile; return whether there is one."""
+    while not select.select([requests], [], [], 0)[0]:
+        if not packed.index_step():
+            return bool(select.select([requests], [], [], IDLE_S)[0])
+    return True
+
+
 def _prepare() -> None:
-    os.nice(_NICE)
     gc.disable()  # between requests only: a page is many small objects, none of them in a cycle
     threading.stack_size(_STACK_BYTES)
     import pyarrow as pa

@@ -65,9 +65,9 @@ def run(name: str, arguments: argparse.Namespace, default_connection: str | None
 
                 return reconcile(arguments, interrupts)
             if name.startswith(DATA.prefix):
-                from tradewind.cli.data import run_script
+                from tradewind.cli.data import data_command
 
-                return run_script(arguments)
+                return data_command(name.removeprefix(DATA.prefix), arguments)
             if name.startswith(REHEARSE.prefix):
                 from tradewind.cli.rehearse import rehearse
 

@@ -411,8 +411,30 @@ EXIT_CODES: Final = (
 
 DATA: Final = CommandGroup(
     "data ",
-    "Process data sets with scripts.",
+    "Process data sets with scripts, and look into stored data.",
     (
+        Command(
+            "ls",
+            "list a folder: sizes, formats, and the step, version and state of outputs",
+            (
+                option("path", metavar="PATH", help="a folder or bucket"),
+                option("--prefix", default="", metavar="TEXT", help="only names that begin with this"),
+                option("-n", "--limit", type=count, default=1000, metavar="N", help="entries at most (1000)"),
+                _JSON,
+            ),
+        ),
+        Command(
+            "show",
+            "show what a file or folder is, and its first rows or lines",
+            (
+                option("path", metavar="PATH", help="a file, an output, a token cache or a checkpoint"),
+                option("-n", "--rows", type=count, default=10, metavar="N", help="rows at most (10)"),
+                option("--at", type=float, default=0.0, metavar="FRACTION", help="begin there, from 0 to 1 (0)"),
+                option("--filter", default="", metavar="TEXT", help="only rows with this text, or COLUMN:TEXT"),
+                option("--columns", metavar="A,B", default="", help="only these columns"),
+                _JSON,
+            ),
+        ),
         Command(
             "run",
             "run a script whose pipelines flow_backend() processes",
