@@ -72,7 +72,7 @@ export const EvaluationBoard = ({ board }: { readonly board: Board }) => {
   return (
     <Box aria-label={board.title} as="section">
       <HStack align="baseline" flexWrap="wrap" gap={3} mb={1}>
-        <Heading as="h3" overflowWrap="anywhere" size="sm">
+        <Heading as="h2" overflowWrap="anywhere" size="sm">
           {board.title}
         </Heading>
         <Text color="fg.muted" fontSize="sm">
@@ -90,7 +90,7 @@ export const EvaluationBoard = ({ board }: { readonly board: Board }) => {
               <Table.ColumnHeader textAlign="end">Score</Table.ColumnHeader>
               <Table.ColumnHeader>
                 {axis === undefined ? null : (
-                  <HStack color="fg.muted" fontWeight="normal" justify="space-between">
+                  <HStack color="fg.muted" fontSize="xs" fontWeight="normal" justify="space-between">
                     <span>{formatNumber(axis.from)}</span>
                     <span>{formatNumber(axis.to)}</span>
                   </HStack>

@@ -19,6 +19,7 @@ const columnsOf = (change: ChangeView): readonly Column<FileRow>[] => [
   {
     cell: (file) => (
       <Button
+        color="fg.info"
         fontWeight="inherit"
         h="auto"
         onClick={() => change({ ...NO_FILTER, file: file.path, tab: "outputs" })}
@@ -95,7 +96,7 @@ export const Files = ({ change, prefix }: { readonly change: ChangeView; readonl
   return (
     <VStack align="stretch" gap={3}>
       <Notes notes={files.data.notes} />
-      <Text color="fg.muted">
+      <Text color="fg.muted" fontSize="sm">
         {`${pluralize(files.data.files.length, "file")} in ${files.data.prefix}/experiments and the same folder of its parents. Each plan and each run of Marin's executor with new versions writes one.`}
       </Text>
       <DataTable

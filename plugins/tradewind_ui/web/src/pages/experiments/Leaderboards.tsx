@@ -55,8 +55,8 @@ export const Leaderboards = ({ change, view }: { readonly change: ChangeView; re
               <Field.Label>Task or metric</Field.Label>
               <SearchInput onChange={(task) => change({ task })} value={view.task} />
             </Field.Root>
-            <Text aria-live="polite" color="fg.muted" fontSize="sm" maxW="640px">
-              {`${pluralize(found.length, "board")}. Scores are compared only within a board, and nothing is averaged over tasks. Below 90 % of the documents there is no number. Whether one score is better than another, the step leaderboard(…) says: it compares them by document.`}
+            <Text aria-live="polite" color="fg.muted" fontSize="sm" flex="1" minW="280px">
+              {`${pluralize(found.length, "board")}. Only scores of one board are comparable, and nothing is averaged over tasks. A score for fewer than 90 % of the documents is incomplete and has no number. The step leaderboard(…) says which scores are better: it compares them by document.`}
             </Text>
           </HStack>
           {found.slice(0, shown).map((board) => (

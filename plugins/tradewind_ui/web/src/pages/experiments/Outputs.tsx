@@ -30,8 +30,9 @@ export const Outputs = ({ change, view }: Props) => {
   const columns = useMemo(() => columnsOf(toggle), [toggle]);
   const pages = outputs.data?.pages ?? NO_ROWS;
   const rows = useMemo(() => pages.flatMap((page) => page.rows), [pages]);
-  const lines = useMemo(() => linesOf(rows, toggled), [rows, toggled]);
   const [first] = pages;
+  const experiments = first?.experiments ?? NO_ROWS;
+  const lines = useMemo(() => linesOf(rows, experiments, toggled), [rows, experiments, toggled]);
 
   if (outputs.error !== null) {
     return (
@@ -51,13 +52,13 @@ export const Outputs = ({ change, view }: Props) => {
   }
   return (
     <VStack align="stretch" gap={3}>
-      <Filters change={change} experiments={first.experiments} view={view} />
+      <Filters change={change} experiments={experiments} view={view} />
       {view.file === "" ? null : (
         <Text color="fg.muted" overflowWrap="anywhere">{`Only outputs that ${view.file} names.`}</Text>
       )}
       <Notes notes={first.notes} />
-      <Text aria-live="polite" color="fg.muted">
-        {`${hasFilter(view) ? `${formatCount(first.admitted)} of ` : ""}${pluralize(first.total, "output")} below ${first.prefix}, read in ${formatDuration(first.took_s)}`}
+      <Text aria-live="polite" color="fg.muted" fontSize="sm">
+        {`${hasFilter(view) ? `${formatCount(first.admitted)} of ` : ""}${pluralize(first.total, "output")} below ${first.prefix}${first.took_s < 1 ? "" : `, read in ${formatDuration(first.took_s)}`}`}
       </Text>
       <DataTable
         columns={columns}

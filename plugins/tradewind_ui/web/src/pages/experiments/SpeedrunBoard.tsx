@@ -45,7 +45,7 @@ export const SpeedrunBoard = ({ board }: { readonly board: Schemas["SpeedrunBoar
 
   return (
     <Box aria-label={`Speedruns by ${board.metric}`} as="section">
-      <Heading as="h3" mb={1} size="sm">
+      <Heading as="h2" mb={1} size="sm">
         {`Speedruns by ${board.metric} ↓`}
       </Heading>
       <Text color="fg.muted" fontSize="sm">

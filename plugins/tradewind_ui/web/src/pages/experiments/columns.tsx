@@ -1,10 +1,11 @@
-import { Box, Button, Code, HStack, Link, Text } from "@chakra-ui/react";
+import { Badge, Box, Button, Code, HStack, Link, Text } from "@chakra-ui/react";
 import type { ReactNode } from "react";
 import { Link as RouterLink } from "react-router-dom";
 
 import type { Column } from "../../components/DataTable";
-import { formatBytes, formatSince, formatTime, pluralize } from "../../components/format";
+import { formatBytes, formatCount, formatSince, formatTime, pluralize } from "../../components/format";
 import type { Schemas } from "../../api/client";
+import { STATES } from "./address";
 import { dataLink, runLink, stepLink } from "./links";
 import type { Line, OutputRow } from "./rows";
 import { StateBadge } from "./StateBadge";
@@ -34,14 +35,18 @@ const Toggle = ({ children, isOpen, onClick }: { readonly children: ReactNode; r
 const ofOutput = (show: (row: OutputRow) => ReactNode) => (line: Line) =>
   line.kind === "experiment" ? null : show(line.row);
 
-const Producer = ({ status }: { readonly status: Schemas["OutputStatus"] }) => {
+const Producer = ({ output: { experiment, status } }: Pick<OutputRow, "output">) => {
   const run = runLink(status);
   if (status.producer === "") {
     return <Text color="fg.muted">unknown</Text>;
   }
   return (
     <span title={status.producer}>
-      {run === undefined ? status.producer : <PageLink to={run}>{`${status.dag}, ${status.run}`}</PageLink>}
+      {run === undefined ? (
+        status.producer
+      ) : (
+        <PageLink to={run}>{status.dag === experiment ? status.run : `${status.dag}, ${status.run}`}</PageLink>
+      )}
     </span>
   );
 };
@@ -55,6 +60,12 @@ const Size = ({ details }: { readonly details: Schemas["OutputDetails"] }) =>
     </Text>
   );
 
+const shownOf = ({ shown, states }: Extract<Line, { kind: "experiment" }>) => {
+  const counts = STATES.flatMap((state) => (states[state] === undefined ? [] : [`${formatCount(states[state])} ${state}`]));
+  const total = Object.values(states).reduce((sum, count) => sum + count, 0);
+  return shown < total ? `${formatCount(shown)} of ${pluralize(total, "output")} shown` : counts.join(", ");
+};
+
 const Name = ({ line, onToggle }: { readonly line: Line; readonly onToggle: (key: string) => void }) => {
   if (line.kind === "experiment") {
     return (
@@ -63,7 +74,7 @@ const Name = ({ line, onToggle }: { readonly line: Line; readonly onToggle: (key
           {line.name === "" ? UNKNOWN_EXPERIMENT : line.name}
         </Text>
         <Text as="span" color="fg.muted" fontWeight="normal">
-          {pluralize(line.shown, "output")}
+          {shownOf(line)}
         </Text>
       </Toggle>
     );
@@ -94,7 +105,21 @@ export const columnsOf = (onToggle: (key: string) => void): readonly Column<Line
     id: "version",
     width: 90,
   },
-  { cell: ofOutput(({ output }) => <StateBadge state={output.status.state} />), header: "State", id: "state", width: 120 },
+  {
+    cell: ofOutput(({ output }) => (
+      <HStack gap={2}>
+        <StateBadge state={output.status.state} />
+        {output.is_pinned ? (
+          <Badge title="gc leaves it" variant="outline">
+            pinned
+          </Badge>
+        ) : null}
+      </HStack>
+    )),
+    header: "State",
+    id: "state",
+    width: 160,
+  },
   {
     cell: ofOutput(({ output: { status } }) =>
       status.since === null ? "–" : <span title={formatTime(status.since)}>{formatSince(status.since)}</span>,
@@ -104,8 +129,7 @@ export const columnsOf = (onToggle: (key: string) => void): readonly Column<Line
     width: 125,
   },
   { cell: ofOutput(({ details }) => <Size details={details} />), end: true, header: "Size", id: "size", width: 95 },
-  { cell: ofOutput(({ output }) => (output.is_pinned ? "pinned" : "")), header: "Pinned", id: "pinned", width: 80 },
-  { cell: ofOutput(({ output }) => <Producer status={output.status} />), header: "Made by", id: "producer", width: 270 },
+  { cell: ofOutput(({ output }) => <Producer output={output} />), header: "Made by", id: "producer", width: 290 },
   {
     cell: ofOutput(({ details }) =>
       details.commit ? (

@@ -2,6 +2,9 @@ import type { Schemas } from "../../api/client";
 
 type Score = Schemas["BoardScore"];
 
+/** Space beside the outermost ends, as a share of the axis, so that these are seen to be ends. */
+const MARGIN = 0.04;
+
 /** Ends of an axis. */
 export type Axis = { readonly from: number; readonly to: number };
 
@@ -14,7 +17,8 @@ export const axisOf = (scores: readonly Score[]): Axis | undefined => {
     return undefined;
   }
   const [from, to] = [Math.min(...ends), Math.max(...ends)];
-  return from === to ? { from: from - 0.5, to: to + 0.5 } : { from, to };
+  const margin = from === to ? 0.5 : MARGIN * (to - from);
+  return { from: from - margin, to: to + margin };
 };
 
 /** Return the place of a value on the axis, in percent. */

@@ -1,10 +1,11 @@
 import type { Schemas } from "../../api/client";
 
 export type OutputRow = Schemas["OutputRow"];
+type States = Schemas["StateCounts"]["states"];
 
 /** A line of the table: an experiment, a step with its newest version, or an older version of it. */
 export type Line =
-  | { readonly key: string; readonly kind: "experiment"; readonly isOpen: boolean; readonly name: string; readonly shown: number }
+  | { readonly key: string; readonly kind: "experiment"; readonly isOpen: boolean; readonly name: string; readonly shown: number; readonly states: States }
   | { readonly key: string; readonly kind: "step"; readonly isOpen: boolean; readonly older: number; readonly row: OutputRow }
   | { readonly key: string; readonly kind: "version"; readonly row: OutputRow };
 
@@ -23,14 +24,20 @@ const grouped = (rows: readonly OutputRow[], key: (row: OutputRow) => string): M
 
 /**
  * Return the lines to show of outputs in order of experiment and step, the newest version first.
+ * @param experiments States of all outputs of each experiment.
  * @param toggled Keys of the experiments that are closed and of the steps that are open.
  */
-export const linesOf = (rows: readonly OutputRow[], toggled: ReadonlySet<string>): Line[] => {
+export const linesOf = (
+  rows: readonly OutputRow[],
+  experiments: readonly Schemas["StateCounts"][],
+  toggled: ReadonlySet<string>,
+): Line[] => {
+  const states = new Map(experiments.map((each) => [each.name, each.states]));
   const lines: Line[] = [];
   for (const [name, own] of grouped(rows, (row) => row.output.experiment)) {
     const key = `experiment ${name}`;
     const isOpen = !toggled.has(key);
-    lines.push({ isOpen, key, kind: "experiment", name, shown: own.length });
+    lines.push({ isOpen, key, kind: "experiment", name, shown: own.length, states: states.get(name) ?? {} });
     const steps = isOpen ? grouped(own, (row) => row.output.step) : new Map<string, OutputRow[]>();
     for (const [step, [newest, ...older]] of steps) {
       if (newest !== undefined) {
