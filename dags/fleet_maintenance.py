@@ -1,7 +1,8 @@
 """Airflow DAG that maintains every cluster of the fleet file, every ten minutes.
 
-It replaces dead slices, stops Ray jobs whose task has ended, and clears leftovers of killed jobs from idle hosts. The
-last task fails when a user must act: give it an ``on_failure_callback`` that notifies you. Set ``[tradewind]
+It replaces dead slices, stops Ray jobs whose task has ended, and clears leftovers of killed jobs from idle hosts. Its
+task ``stalls`` notifies users of steps without progress: give it notifiers, or set ``[tradewind] announce_notifiers``.
+The last task fails when a user must act: give it an ``on_failure_callback`` that notifies you. Set ``[tradewind]
 fleet_file``, give each cluster its Airflow connection, and unpause the DAG. With ``dry_run`` in the trigger form, it
 only reports what it would do.
 """
@@ -14,7 +15,7 @@ from airflow.sdk import DAG, Asset, Param, Variable, task
 from airflow.sdk.exceptions import AirflowFailException
 
 from tradewind import on_head_node
-from tradewind.operators.fleet import FleetClustersOperator, FleetReportOperator
+from tradewind.operators.fleet import FleetClustersOperator, FleetReportOperator, StallAlertOperator
 from tradewind.operators.ray_job import RayJobOperator
 from tradewind.operators.reconcile import RayReconcileOperator
 from tradewind.runtime.host_sweep import sweep_hosts
@@ -63,6 +64,7 @@ with DAG(
         runs_on=on_head_node(),
         timeout=EVERY,
     ).expand_kwargs(clusters.output.map(sweep))
+    StallAlertOperator(task_id="stalls", clusters=clusters.output, no_step_s=15 * 60, no_shard_s=45 * 60)
     report = FleetReportOperator(
         task_id="report",
         clusters=clusters.output,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from tradewind.fleet.errors import FleetError
 from tradewind.ray_jobs.details import AIRFLOW_DAG, AIRFLOW_RUN, AIRFLOW_TASK, OUTPUT_PATH, STEP, JobDetails
 from tradewind.records.record import read_records
 from tradewind.runtime.stalls import DEFAULT_LIMITS, StallLimits, read_stall
@@ -69,12 +70,15 @@ def stalled_steps(
     records cannot be read is not called stalled.
 
     Raises:
-        StorageError: No store answers.
+        FleetError: The store does not answer.
     """
     steps = [job for job in running_steps(jobs) if roots.allow(job.metadata[OUTPUT_PATH])]
-    records = read_records(sorted({job.metadata[OUTPUT_PATH] for job in steps}))
     found: list[StalledStep] = []
     failures: list[StorageError] = []
+    try:
+        records = read_records(sorted({job.metadata[OUTPUT_PATH] for job in steps}))
+    except StorageError as error:
+        raise FleetError(f"The records of running steps cannot be read: {error}") from error
     for job in steps:
         record = records[job.metadata[OUTPUT_PATH]]
         if record.lease is None or record.lease.job != job.job:
@@ -88,7 +92,7 @@ def stalled_steps(
             facts = {name: single_line(job.metadata.get(key, "")) for name, key in _KEYS.items()}
             found.append(StalledStep(cluster, job=job.job, **vars(stall), **facts))
     if failures and len(failures) == len(steps):
-        raise failures[0]
+        raise FleetError(f"The progress of running steps cannot be read: {failures[0]}")
     return sorted(found, key=lambda step: -step.seconds)
 
 

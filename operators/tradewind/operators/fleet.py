@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow.sdk import BaseOperator, Context
+from airflow.sdk import BaseNotifier, BaseOperator, Context
 
 from tradewind.cloud_tpu.errors import TpuApiError
-from tradewind.deployment.fleet import configured_fleet, lock_note
+from tradewind.deployment.announce import MAX_MESSAGE_CHARS, announce, configured_notifiers
+from tradewind.deployment.fleet import configured_fleet, deployment_roots, lock_note
+from tradewind.deployment.ray_connection import RayHook
 from tradewind.fleet.clusters import CLUSTER_LABEL
 from tradewind.fleet.errors import FleetError
 from tradewind.fleet.upkeep import (
@@ -22,10 +25,14 @@ from tradewind.fleet.upkeep import (
     orphan_lines,
     slice_lines,
 )
+from tradewind.ray_jobs.errors import RayJobsError
+from tradewind.steps.amounts import check_amount
 from tradewind.tasks.errors import BadInputError
 
 if TYPE_CHECKING:
     from tradewind.fleet.clusters import Fleet, FleetCluster
+    from tradewind.fleet.stalled_steps import StalledStep
+    from tradewind.ray_jobs.details import JobDetails
 
 MARKERS: Final = "markers"
 """The XCom of a ``FleetClustersOperator`` with the state of the cluster locks."""
@@ -170,3 +177,86 @@ class FleetReportOperator(BaseOperator):
                 yield UncheckedItem(f"{project}, {zone}", f"its nodes cannot be listed: {error}")
             else:
                 yield orphan_lines(fleet, project, zone, nodes)
+
+
+class StallAlertOperator(BaseOperator):
+    """Notifies users once of each step that runs without progress: no training step, or no shard, for too long.
+
+    A step that stalls changes no task's state, so no listener and no callback of Airflow runs. This operator therefore
+    looks at the records of the steps that run on the clusters, whenever its DAG is scheduled. A stall is reported again
+    only if the step's next attempt stalls, too.
+
+    A cluster that does not answer is logged; the report of upkeep has it. A notifier that fails fails the task, and the
+    next run sends the same stalls again.
+
+    XCom: the stalled steps, one mapping each; ``stalled_steps.StalledStep`` has the fields.
+
+    Args:
+        clusters: Result of a ``FleetClustersOperator``.
+        notifiers: Notifiers of Airflow. Their templates can contain ``announcement``, the text, and ``stalls``, the
+            mappings. Default: those of ``[tradewind] announce_notifiers``; without any, the log has the stalls.
+        no_step_s: Seconds without a training step.
+        no_shard_s: Seconds without a finished shard of a data pipeline.
+    """
+
+    ui_color = "#d7e3fc"
+    template_fields: Sequence[str] = ("clusters",)
+
+    def __init__(
+        self,
+        *,
+        clusters: Sequence[Mapping[str, Any]],
+        notifiers: Sequence[BaseNotifier] = (),
+        no_step_s: float = 15 * 60.0,
+        no_shard_s: float = 45 * 60.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.clusters = clusters
+        self.notifiers = list(notifiers)
+        check_amount(no_step_s, f"Task {self.task_id!r}: no_step_s")
+        check_amount(no_shard_s, f"Task {self.task_id!r}: no_shard_s")
+        self.no_step_s = no_step_s
+        self.no_shard_s = no_shard_s
+
+    def execute(self, context: Context) -> list[dict[str, Any]]:
+        """Check the running steps of each cluster, and report new stalls."""
+        from tradewind.fleet.stalled_steps import new_stalls
+
+        stalled = [step for cluster in self.clusters for step in self._stalled(cluster)]
+        before = context["ti"].xcom_pull(task_ids=self.task_id, include_prior_dates=True) or []
+        fresh = new_stalls(stalled, [step["job"] for step in before])
+        for step in stalled:
+            self.log.warning("%s%s", step, "" if step in fresh else " (reported before)")
+        if fresh and not any(cluster.get("dry_run") for cluster in self.clusters):
+            self._notify(fresh, context)
+        return [asdict(step) for step in stalled]
+
+    def _stalled(self, cluster: Mapping[str, Any]) -> list[StalledStep]:
+        from tradewind.fleet.stalled_steps import stalled_steps
+        from tradewind.runtime.stalls import StallLimits
+
+        limits = StallLimits(self.no_step_s, self.no_shard_s)
+        try:
+            jobs = asyncio.run(_jobs(cluster["ray_conn_id"]))
+            return stalled_steps(cluster["name"], jobs, deployment_roots(), limits=limits)
+        except (RayJobsError, FleetError) as error:
+            self.log.warning("Cluster %s: its steps cannot be checked: %s", cluster["name"], error)
+            return []
+
+    def _notify(self, stalled: Sequence[StalledStep], context: Context) -> None:
+        text = "\n".join(map(str, stalled))[:MAX_MESSAGE_CHARS]
+        if not self.notifiers:
+            if configured_notifiers():
+                announce(text, sorted({step.cluster for step in stalled}), announced_by=f"task {self.task_id}")
+            return
+        for notifier in self.notifiers:
+            facts: Any = {**context, "announcement": text, "stalls": [asdict(step) for step in stalled]}
+            notifier(facts)
+
+
+async def _jobs(ray_conn_id: str) -> list[JobDetails]:
+    from tradewind.ray_jobs.api import JobsApi
+
+    async with JobsApi(await RayHook.cluster_from_trigger(ray_conn_id)) as api:
+        return await api.jobs()
