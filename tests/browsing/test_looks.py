@@ -19,7 +19,7 @@ from tests.support.outputs import by_task, make_output
 from tradewind.browsing import listing, look
 from tradewind.browsing.access import Access
 from tradewind.browsing.answers import Description
-from tradewind.browsing.errors import (
+from tradewind.browsing.refusals import (
     BrowsingError,
     MissingError,
     OutsideError,

@@ -18,9 +18,9 @@ from pyarrow import parquet
 
 from tests.browsing.files import WRITERS
 from tradewind.browsing import pool as pools
-from tradewind.browsing.errors import BrowsingError, BusyError, OutsideError, StoreSilentError, TooLargeError
 from tradewind.browsing.limits import MEMORY_BYTES
 from tradewind.browsing.pool import Answer, Reader, ReaderPool
+from tradewind.browsing.refusals import BrowsingError, BusyError, OutsideError, StoreSilentError, TooLargeError
 
 
 @pytest.fixture(scope="module")

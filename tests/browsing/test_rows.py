@@ -17,7 +17,7 @@ from tests.browsing.files import LINES, ROWS, WRITERS, allowed
 from tradewind.browsing import look, packed, paging
 from tradewind.browsing.access import Access
 from tradewind.browsing.answers import RowPage
-from tradewind.browsing.errors import UnreadableError, WrongKindError
+from tradewind.browsing.refusals import UnreadableError, WrongKindError
 
 
 @pytest.fixture(params=WRITERS)

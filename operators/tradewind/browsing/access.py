@@ -13,7 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO, Any, Final, cast
 
-from tradewind.browsing.errors import (
+from tradewind.browsing.limits import TIMEOUT_S
+from tradewind.browsing.memory import loading
+from tradewind.browsing.refusals import (
     BrowsingError,
     MissingError,
     OutsideError,
@@ -21,8 +23,6 @@ from tradewind.browsing.errors import (
     UnreadableError,
     WrongKindError,
 )
-from tradewind.browsing.limits import TIMEOUT_S
-from tradewind.browsing.memory import loading
 from tradewind.datasets.files import is_remote, store_fingerprint
 from tradewind.storage import Location, Roots, StorageError
 from tradewind.storage.client import file_system_of, translated_client_errors

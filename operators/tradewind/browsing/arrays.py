@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tradewind.browsing.access import Access
-from tradewind.browsing.errors import MissingError, TooLargeError, UnreadableError
 from tradewind.browsing.memory import loading
+from tradewind.browsing.refusals import MissingError, TooLargeError, UnreadableError
 from tradewind.datasets.files import is_remote, join
 from tradewind.storage import Location
 from tradewind.text import single_line

@@ -9,10 +9,10 @@ from typing import Any, Final
 from tradewind.browsing.access import Access, Stored
 from tradewind.browsing.answers import ArrayInfo, Fact
 from tradewind.browsing.arrays import kvstore_of
-from tradewind.browsing.errors import BrowsingError, UnreadableError
 from tradewind.browsing.formats import Details
 from tradewind.browsing.limits import MAX_ARRAYS
 from tradewind.browsing.memory import loading
+from tradewind.browsing.refusals import BrowsingError, UnreadableError
 from tradewind.browsing.safetensors import details_of
 from tradewind.datasets.files import join
 from tradewind.text import single_line

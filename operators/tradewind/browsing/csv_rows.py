@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from tradewind.browsing.access import Access, Stored
 from tradewind.browsing.answers import Column, Fact
-from tradewind.browsing.errors import UnreadableError
 from tradewind.browsing.formats import Details
 from tradewind.browsing.limits import MAX_COLUMNS, MAX_LINE_BYTES
 from tradewind.browsing.lines import LineSource
 from tradewind.browsing.packed import READ_ERRORS, content_of, damaged, release
 from tradewind.browsing.paging import Asked
+from tradewind.browsing.refusals import UnreadableError
 
 _SEPARATORS: Final = ",\t;|"
 _HEADER_BYTES: Final = 1 << 18

@@ -7,9 +7,9 @@ from typing import Final
 
 from tradewind.browsing.access import Access, Stored
 from tradewind.browsing.answers import Fact
-from tradewind.browsing.errors import TooLargeError, UnreadableError, WrongKindError
 from tradewind.browsing.formats import Details
 from tradewind.browsing.limits import MAX_IMAGE_BYTES, MAX_IMAGE_PIXELS
+from tradewind.browsing.refusals import TooLargeError, UnreadableError, WrongKindError
 
 _HEAD_BYTES: Final = 1 << 18
 """Bytes in which the size of an image is looked for: a JPEG may begin with large comments."""

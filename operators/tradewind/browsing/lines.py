@@ -13,9 +13,9 @@ from typing import Any, Final
 from tradewind.browsing import packed
 from tradewind.browsing.access import Access, OutOfTimeError, Stored
 from tradewind.browsing.answers import Column
-from tradewind.browsing.errors import UnreadableError
 from tradewind.browsing.limits import MAX_LINE_BYTES
 from tradewind.browsing.paging import Asked, RawRow
+from tradewind.browsing.refusals import UnreadableError
 
 _PLACE: Final = re.compile(r"(~?)(\d{1,16})(?::(\d{1,15}))?", re.ASCII)
 _SKIP_BYTES: Final = 1 << 20

@@ -12,10 +12,10 @@ from urllib.parse import quote
 
 from tradewind.browsing.access import Access, Stored, iso, moment_of, store_of, told
 from tradewind.browsing.answers import Entry, EntryPage, Kind
-from tradewind.browsing.errors import UnreadableError
 from tradewind.browsing.formats import format_of_name
 from tradewind.browsing.limits import MAX_SCAN_S
 from tradewind.browsing.made_by import with_makers
+from tradewind.browsing.refusals import UnreadableError
 from tradewind.datasets.files import join
 from tradewind.records.manifests import RECORDS_OF_AN_OUTPUT
 from tradewind.storage.client import call_with_timeout

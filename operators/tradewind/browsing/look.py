@@ -9,7 +9,6 @@ from typing import Any, Final
 from tradewind.browsing import images, texts
 from tradewind.browsing.access import Access, Stored
 from tradewind.browsing.answers import Description, EntryPage, RowPage, TextPage, WholeValue
-from tradewind.browsing.errors import BrowsingError, TooLargeError, UnreadableError, WrongKindError
 from tradewind.browsing.formats import BY_NAME, FOLDER, FORMATS, TEXT, Details, Format, format_of_head, format_of_name
 from tradewind.browsing.limits import (
     DOWNLOAD_PIECE_BYTES,
@@ -23,6 +22,7 @@ from tradewind.browsing.limits import (
 from tradewind.browsing.listing import is_output_folder, list_entries, names_in
 from tradewind.browsing.made_by import maker_above
 from tradewind.browsing.paging import Asked, make_page, make_value
+from tradewind.browsing.refusals import BrowsingError, TooLargeError, UnreadableError, WrongKindError
 from tradewind.datasets.files import basename
 from tradewind.text import single_line
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from tradewind.browsing.access import Access, told
 from tradewind.browsing.answers import Entry, MadeBy
-from tradewind.browsing.errors import BrowsingError
+from tradewind.browsing.refusals import BrowsingError
 from tradewind.datasets.files import basename, join, parent
 from tradewind.records.info_files import INFO_FILE, BadInfoError, parse_info
 from tradewind.records.lease import LEASE_FILE, Lease

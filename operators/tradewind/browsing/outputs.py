@@ -6,9 +6,9 @@ from typing import Final
 
 from tradewind.browsing.access import Access, Stored, told
 from tradewind.browsing.answers import Entry, Fact, ListedFile
-from tradewind.browsing.errors import BrowsingError
 from tradewind.browsing.formats import Details, format_of_name
 from tradewind.browsing.limits import MAX_FILES
+from tradewind.browsing.refusals import BrowsingError
 from tradewind.datasets.cache_rows import LEDGER_FILE
 from tradewind.datasets.files import basename, join
 from tradewind.records.lease import Phase

@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from typing import Any, Final, NamedTuple, cast
 
 from tradewind.browsing.access import Access, OutOfTimeError, Stored
-from tradewind.browsing.errors import BrowsingError, UnreadableError
+from tradewind.browsing.refusals import BrowsingError, UnreadableError
 from tradewind.datasets.token_rows import open_unpacked
 from tradewind.text import single_line
 

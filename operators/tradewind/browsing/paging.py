@@ -9,7 +9,6 @@ from typing import Any, Final, Protocol, cast
 from tradewind.browsing.access import Access, OutOfTimeError
 from tradewind.browsing.answers import Column, Row, RowPage, Scalar, WholeValue
 from tradewind.browsing.cells import MAX_EXACT, cell_of, holds, type_name, whole_text
-from tradewind.browsing.errors import UnreadableError
 from tradewind.browsing.limits import (
     MAX_COLUMNS,
     MAX_PAGE_BYTES,
@@ -17,6 +16,7 @@ from tradewind.browsing.limits import (
     MAX_WHOLE_VALUE_CHARS,
     VALUE_CHARS,
 )
+from tradewind.browsing.refusals import UnreadableError
 
 ONLY_COLUMN: Final = "value"
 """The column of rows that are no objects."""

@@ -7,10 +7,10 @@ from typing import IO, Any, Final
 
 from tradewind.browsing.access import Access, OutOfTimeError, Stored
 from tradewind.browsing.answers import Column, Fact
-from tradewind.browsing.errors import TooLargeError, UnreadableError
 from tradewind.browsing.formats import Details
 from tradewind.browsing.limits import MAX_COLUMNS, MAX_FOOTER_BYTES
 from tradewind.browsing.paging import Asked, RawRow
+from tradewind.browsing.refusals import TooLargeError, UnreadableError
 from tradewind.text import quote_first_names, single_line
 
 _BATCH_ROWS: Final = (1024, 16, 1)

@@ -17,8 +17,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tradewind.browsing.errors import ERRORS, BusyError, StoreSilentError
 from tradewind.browsing.limits import GRACE_S, MAX_PAGE_BYTES, TIMEOUT_S
+from tradewind.browsing.refusals import ERRORS, BusyError, StoreSilentError
 
 PROCESSES: Final = 2
 """Readers of one server process: each takes some 100 MB, and a page asks for little at once."""

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from tradewind.browsing.access import Access, Stored
 from tradewind.browsing.answers import ArrayInfo, Fact
-from tradewind.browsing.errors import TooLargeError, UnreadableError
 from tradewind.browsing.formats import Details
 from tradewind.browsing.limits import MAX_ARRAYS, MAX_FOOTER_BYTES
+from tradewind.browsing.refusals import TooLargeError, UnreadableError
 from tradewind.text import single_line
 
 _LENGTH_BYTES: Final = 8

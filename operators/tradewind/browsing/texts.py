@@ -6,9 +6,9 @@ from typing import Final
 
 from tradewind.browsing.access import Access, OutOfTimeError, Stored
 from tradewind.browsing.answers import Fact, TextPage
-from tradewind.browsing.errors import UnreadableError
 from tradewind.browsing.formats import Details
 from tradewind.browsing.packed import READ_ERRORS, content_of, damaged, is_packed, release
+from tradewind.browsing.refusals import UnreadableError
 from tradewind.records.parsing import replace_surrogates
 
 _MIN_BYTES: Final = 4

@@ -9,10 +9,10 @@ from typing import Any, Final
 from tradewind.browsing.access import Access, Stored, told
 from tradewind.browsing.answers import Column, Fact
 from tradewind.browsing.arrays import open_array
-from tradewind.browsing.errors import BrowsingError, UnreadableError
 from tradewind.browsing.formats import Details
 from tradewind.browsing.memory import loading
 from tradewind.browsing.paging import Asked, RawRow
+from tradewind.browsing.refusals import BrowsingError, UnreadableError
 from tradewind.datasets.cache_rows import LEDGER_FILE
 from tradewind.datasets.files import join, parent
 from tradewind.datasets.tokenizer_files import MAIN_FILE, check_tokenizer, is_on_hub

@@ -21,9 +21,9 @@ from typing import IO, Any, Final
 
 from tradewind.browsing import packed
 from tradewind.browsing.access import Access
-from tradewind.browsing.errors import BrowsingError, TooLargeError, UnreadableError
 from tradewind.browsing.limits import GRACE_S, MEMORY_BYTES
 from tradewind.browsing.memory import bounded, memory_of_process
+from tradewind.browsing.refusals import BrowsingError, TooLargeError, UnreadableError
 from tradewind.storage import Roots
 
 IDLE_S: Final = 300.0

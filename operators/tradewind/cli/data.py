@@ -12,7 +12,7 @@ import time
 from tradewind.browsing import look
 from tradewind.browsing.access import Access
 from tradewind.browsing.answers import Description, Entry
-from tradewind.browsing.errors import BrowsingError
+from tradewind.browsing.refusals import BrowsingError
 from tradewind.cli.interrupts import Interrupted
 from tradewind.cli.options import DATA
 from tradewind.cli.output import CommandError, UsageError, json_lines, say, write_lines

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends, HTTPException, Query, Response
 from fastapi.responses import StreamingResponse
 
-from tradewind.browsing import errors
+from tradewind.browsing import refusals
 from tradewind.browsing.answers import Description, EntryPage, Root, RowPage, TextPage, WholeValue
 from tradewind.browsing.limits import MAX_LISTED, MAX_ROWS, MAX_TEXT_BYTES, MAX_VALUE_CHARS, VALUE_CHARS
 from tradewind.browsing.pool import Answer, shared_pool
@@ -25,15 +25,17 @@ from tradewind_ui.api.security import READS_DATA
 router = APIRouter(prefix="/data", dependencies=READS_DATA)
 
 _STATUSES: Final = {
-    errors.OutsideError: 403,
-    errors.MissingError: 404,
-    errors.TooLargeError: 413,
-    errors.WrongKindError: 415,
-    errors.UnreadableError: 422,
-    errors.StoreSilentError: 503,
-    errors.BusyError: 503,
+    refusals.OutsideError: 403,
+    refusals.MissingError: 404,
+    refusals.TooLargeError: 413,
+    refusals.WrongKindError: 415,
+    refusals.UnreadableError: 422,
+    refusals.StoreSilentError: 503,
+    refusals.BusyError: 503,
 }
 _RETRY_S: Final = "5"
+_MAX_PIECE_TRIES: Final = 10
+_PIECE_PAUSE_S: Final = 2.0
 _MAX_FILTER_CHARS: Final = 1000
 _MAX_COLUMNS: Final = 200
 
@@ -160,9 +162,21 @@ async def data_download(roots: AllowedRoots, path: Path) -> Response:
             yield data[: size - sent]
             sent += len(data)
             if sent < size:
-                data = (await _ask("piece", roots, path=path, offset=sent, state=state)).body
+                data = await _next_piece(roots, path, sent, state)
 
     return StreamingResponse(pieces(), media_type="application/octet-stream", headers=headers)
+
+
+async def _next_piece(roots: Roots, path: str, offset: int, state: str) -> bytes:
+    """Return a further piece of a download, which waits while all readers are busy with pages."""
+    for _ in range(_MAX_PIECE_TRIES):
+        try:
+            return (await _ask("piece", roots, path=path, offset=offset, state=state)).body
+        except HTTPException as error:
+            if error.status_code != 503:
+                raise
+            await asyncio.sleep(_PIECE_PAUSE_S)
+    raise OSError(f"{path}: no reader was free, or the store did not answer, so its download ends")
 
 
 async def _answered(call: str, roots: Roots, **arguments: Any) -> Response:
@@ -179,6 +193,6 @@ async def _ask(call: str, roots: Roots, **arguments: Any) -> Answer:
     """
     try:
         return await asyncio.wrap_future(shared_pool().submit(call, roots.paths, arguments))
-    except errors.BrowsingError as error:
+    except refusals.BrowsingError as error:
         status = _STATUSES[type(error)]
         raise HTTPException(status, str(error), {"Retry-After": _RETRY_S} if status == 503 else None) from None
