@@ -38,10 +38,12 @@ const THEME = {
   "--xy-controls-button-border-color": "{colors.border}",
   "--xy-controls-button-color": "{colors.fg}",
   "--xy-controls-button-color-hover": "{colors.fg}",
-  "--xy-edge-stroke": "{colors.border.inverted}",
+  "--xy-edge-stroke": "{colors.fg.subtle}",
   "--xy-minimap-background-color": "{colors.bg}",
   "--xy-minimap-mask-background-color": "{colors.bg.emphasized/60}",
 } as const;
+
+const colorOf = ({ data }: StepNodeType): string => `var(--chakra-colors-${PALETTES[data.step.decision]}-solid)`;
 
 const nodesOf = ({ positions, steps }: Layout): Array<StepNodeType> =>
   steps.map((step) => ({
@@ -121,7 +123,9 @@ const Flow = ({ height, label, layout, select, selected }: Omit<Props, "steps"> 
           <Controls showInteractive={false} />
           <MiniMap
             ariaLabel="Map of the graph"
-            nodeColor={({ data }) => `var(--chakra-colors-${PALETTES[(data as { step: Step }).step.decision]}-solid)`}
+            nodeColor={colorOf}
+            nodeStrokeColor={colorOf}
+            nodeStrokeWidth={20}
             pannable
             zoomable
           />

@@ -8,7 +8,7 @@ import { Causes } from "../../components/Causes";
 import { ConfigDiff } from "../../components/ConfigDiff";
 import { Loading } from "../../components/Frame";
 import { Problem } from "../../components/Problem";
-import { formatDuration, formatSince } from "../../components/format";
+import { formatDuration, formatSince, pluralize } from "../../components/format";
 import type { Step } from "./model";
 
 type Versions = Schemas["StepHistory"];
@@ -108,7 +108,7 @@ const Difference = ({ history, open, pick, step }: Pick<Props, "open" | "step"> 
               >
                 {history.versions.map((each) => (
                   <option key={each.hash} value={each.hash}>
-                    {titleOf(each)}: {each.causes.length + each.left_out} changes
+                    {titleOf(each)}: {pluralize(each.causes.length + each.left_out, "change")}
                   </option>
                 ))}
               </NativeSelect.Field>

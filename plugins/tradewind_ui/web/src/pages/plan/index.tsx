@@ -24,7 +24,7 @@ type RunPlans = Schemas["RunPlans"];
 
 /** While a plan is being made, in ms between requests. */
 const POLL = 4000;
-const HEIGHT = "max(420px, calc(100vh - 340px))";
+const HEIGHT = "max(420px, calc(100vh - 370px))";
 const GROUP_HEIGHT = "max(320px, 45vh)";
 
 export const isPlanning = (plans: RunPlans | undefined): boolean => plans?.tasks.some((task) => !task.is_final) === true;

@@ -2,6 +2,8 @@ import ELK from "elkjs/lib/elk-api.js";
 import type { ELK as Engine, ElkNode } from "elkjs/lib/elk-api.js";
 import { useEffect, useState } from "react";
 
+import { bundlesOf, columnsOf, singlesOf } from "./bundles";
+import type { Bundle } from "./bundles";
 import type { Step } from "./model";
 
 export const NODE = { height: 76, width: 250 };
@@ -18,7 +20,7 @@ const OPTIONS = {
   "elk.layered.spacing.nodeNodeBetweenLayers": "70",
   "elk.spacing.nodeNode": "24",
 };
-/** Above `MAX_CAREFUL` steps: the default strategies take seconds for 1,000. */
+/** For large plans, where the default strategies take seconds. */
 const QUICK_OPTIONS = {
   ...OPTIONS,
   "elk.layered.crossingMinimization.greedySwitch.type": "OFF",
@@ -26,9 +28,11 @@ const QUICK_OPTIONS = {
   "elk.layered.nodePlacement.strategy": "SIMPLE",
   "elk.layered.thoroughness": "1",
 };
-const MAX_CAREFUL = 200;
-/** More steps than this are set in columns, without elk: it would take minutes for 10,000. */
-const MAX_ELK = 1500;
+/** More steps than this are laid out in blocks of those that have the same inputs and readers. */
+const MAX_CAREFUL = 150;
+/** More blocks than this are set in columns, without elk, which would take minutes. */
+const MAX_ELK = 1000;
+const CELL = { height: NODE.height + 24, width: NODE.width + 24 };
 
 /** Return the edges between these steps; an input that is not among them has none. */
 export const edgesOf = (steps: ReadonlyArray<Step>): Array<Edge> => {
@@ -38,22 +42,39 @@ export const edgesOf = (steps: ReadonlyArray<Step>): Array<Edge> => {
   );
 };
 
-/** Return places in columns: each step to the right of all that it reads, near the height of the first of them. */
-export const inColumns = (steps: ReadonlyArray<Step>): Map<string, Point> => {
-  const column = new Map<string, number>();
-  const filled: Array<number> = [];
+/** Return places of blocks in columns: each to the right of all that it reads, near the height of the first of them. */
+export const inColumns = (blocks: ReadonlyArray<Bundle>): Map<string, Point> => {
+  const ends = new Map<string, number>();
+  const filled = new Map<number, number>();
   const positions = new Map<string, Point>();
-  // A plan lists every step after those that it reads.
-  for (const { inputs, task_id: id } of steps) {
-    const known = (inputs ?? []).filter((input) => column.has(input));
-    const mine = Math.max(-1, ...known.map((input) => column.get(input) ?? 0)) + 1;
-    const y = Math.max(filled[mine] ?? 0, positions.get(known[0] ?? "")?.y ?? 0);
-    column.set(id, mine);
-    filled[mine] = y + NODE.height + 24;
-    positions.set(id, { x: mine * (NODE.width + 70), y });
+  for (const { id, inputs, members } of blocks) {
+    const x = Math.max(0, ...inputs.map((input) => ends.get(input) ?? 0));
+    const y = Math.max(filled.get(x) ?? 0, positions.get(inputs[0] ?? "")?.y ?? 0);
+    const { height, width } = sizeOf(members.length);
+    ends.set(id, x + width + 70);
+    filled.set(x, y + height + 24);
+    positions.set(id, { x, y });
   }
   return positions;
 };
+
+const sizeOf = (members: number) => {
+  const columns = columnsOf(members);
+  return { height: Math.ceil(members / columns) * CELL.height - 24, width: columns * CELL.width - 24 };
+};
+
+/** Return the places of steps from those of their blocks, line by line. */
+export const placed = (blocks: ReadonlyArray<Bundle>, places: ReadonlyMap<string, Point>): Map<string, Point> =>
+  new Map(
+    blocks.flatMap(({ id, members }) => {
+      const { x, y } = places.get(id) ?? { x: 0, y: 0 };
+      const columns = columnsOf(members.length);
+      return members.map((member, index): [string, Point] => [
+        member,
+        { x: x + (index % columns) * CELL.width, y: y + Math.floor(index / columns) * CELL.height },
+      ]);
+    }),
+  );
 
 let engine: Engine | undefined;
 
@@ -75,20 +96,27 @@ export const warmUp = (): void => {
   }
 };
 
-const layOut = async (steps: ReadonlyArray<Step>): Promise<Layout> => {
-  if (steps.length > MAX_ELK) {
-    return { positions: inColumns(steps), steps };
-  }
-  const start = performance.now();
+const askElk = async (blocks: ReadonlyArray<Bundle>, isLarge: boolean): Promise<Map<string, Point>> => {
   const graph: ElkNode = {
-    children: steps.map((step) => ({ ...NODE, id: step.task_id })),
-    edges: edgesOf(steps).map(({ id, source, target }) => ({ id, sources: [source], targets: [target] })),
+    children: blocks.map(({ id, members }) => ({ id, ...sizeOf(members.length) })),
+    edges: blocks.flatMap(({ id, inputs }) =>
+      inputs.map((input) => ({ id: `${input}>${id}`, sources: [input], targets: [id] })),
+    ),
     id: "root",
-    layoutOptions: steps.length > MAX_CAREFUL ? QUICK_OPTIONS : OPTIONS,
+    layoutOptions: isLarge ? QUICK_OPTIONS : OPTIONS,
   };
-  const placed = await startedEngine().layout(graph);
-  performance.measure("tradewind-layout", { detail: { steps: steps.length }, start });
-  return { positions: new Map((placed.children ?? []).map(({ id, x = 0, y = 0 }) => [id, { x, y }])), steps };
+  const { children = [] } = await startedEngine().layout(graph);
+  return new Map(children.map(({ id, x = 0, y = 0 }) => [id, { x, y }]));
+};
+
+const layOut = async (steps: ReadonlyArray<Step>): Promise<Layout> => {
+  const start = performance.now();
+  const isLarge = steps.length > MAX_CAREFUL;
+  const blocks = isLarge ? bundlesOf(steps) : singlesOf(steps);
+  const places = blocks.length > MAX_ELK ? inColumns(blocks) : await askElk(blocks, isLarge);
+  const positions = placed(blocks, places);
+  performance.measure("tradewind-layout", { detail: { blocks: blocks.length, steps: steps.length }, start });
+  return { positions, steps };
 };
 
 /** The newest layout: while the next one is made, that of the former steps; undefined before the first. */
