@@ -9,6 +9,7 @@ import functools
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import APIRouter
@@ -33,6 +34,8 @@ from tradewind.records.parsing import RecordFormatError
 from tradewind_ui.api.security import READS_CLUSTERS
 
 if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
     from tradewind.fleet.clusters import Fleet, FleetCluster
     from tradewind.ray_jobs.cluster import RayCluster
 
@@ -43,6 +46,7 @@ MAX_REPORTS: Final = 2_100
 MAX_REPORT_CHARS: Final = 1 << 18
 MAX_NEWS: Final = 200
 HISTORY_TTL_S: Final = 300.0
+_Event = tuple[float, Any, str | None, str | None, str | None]
 
 
 @dataclass(frozen=True)
@@ -217,22 +221,21 @@ def past_reports(now: float) -> list[PastReport]:
     return reports
 
 
-def _asset_events(limit: int, since: float) -> list[tuple[float, Any, str | None, str | None, str | None]]:
-    """Return time, extra and source of the newest events of upkeep's asset."""
-    from datetime import UTC, datetime
-
-    from airflow.models.asset import AssetEvent, AssetModel
+def _asset_events(limit: int, since: float) -> list[_Event]:
     from airflow.utils.session import create_session
+
+    with create_session(scoped=False) as session:
+        return upkeep_events(session, limit, since)
+
+
+def upkeep_events(session: Session, limit: int, since: float) -> list[_Event]:
+    """Return time, extra, DAG, run and task of the newest events of upkeep's asset; too large ones are left out."""
+    from airflow.models.asset import AssetEvent, AssetModel
     from sqlalchemy import Text, cast, func, select
 
+    source = (AssetEvent.source_dag_id, AssetEvent.source_run_id, AssetEvent.source_task_id)
     query = (
-        select(
-            AssetEvent.timestamp,
-            AssetEvent.extra,
-            AssetEvent.source_dag_id,
-            AssetEvent.source_run_id,
-            AssetEvent.source_task_id,
-        )
+        select(AssetEvent.timestamp, AssetEvent.extra, *source)
         .join(AssetModel, AssetModel.id == AssetEvent.asset_id)
         .where(
             AssetModel.name == UPKEEP_ASSET,
@@ -242,5 +245,4 @@ def _asset_events(limit: int, since: float) -> list[tuple[float, Any, str | None
         .order_by(AssetEvent.timestamp.desc())
         .limit(limit)
     )
-    with create_session(scoped=False) as session:
-        return [(row[0].timestamp(), *row[1:]) for row in session.execute(query).all()]
+    return [(row[0].timestamp(), *row[1:]) for row in session.execute(query).all()]

@@ -4,12 +4,13 @@ import { formatCount } from "../../components/format";
 import type { Cluster } from "./queries";
 import { SliceBlocks } from "./SliceBlocks";
 
+const STOPPED = "there is nothing of it";
 const STATES: Record<string, { readonly palette: string; readonly text: string }> = {
   "its head is there, and was never set up to the end": { palette: "orange", text: "half made" },
   "its head was set up": { palette: "green", text: "up" },
   "it has more than one head": { palette: "red", text: "several heads" },
   "it has slices and no head": { palette: "red", text: "no head" },
-  "there is nothing of it": { palette: "gray", text: "stopped" },
+  [STOPPED]: { palette: "gray", text: "stopped" },
 };
 
 export const StateBadge = ({ cluster }: { readonly cluster: Cluster }) => {
@@ -29,8 +30,10 @@ const usedText = (cluster: Cluster): string | undefined => {
 };
 
 const Facts = ({ cluster }: { readonly cluster: Cluster }) => {
-  const { lock, ray } = cluster;
-  const jobs = ray === null ? "Its jobs are unknown" : `${ray.running} running, ${ray.waiting} waiting`;
+  const { cloud, lock, ray } = cluster;
+  const isStopped = cloud?.state === STOPPED;
+  const unknown = isStopped ? "It is stopped" : "Its jobs are unknown";
+  const jobs = ray === null ? unknown : `${ray.running} running, ${ray.waiting} waiting`;
 
   return (
     <VStack align="stretch" color="fg.muted" fontSize="sm" gap={0}>

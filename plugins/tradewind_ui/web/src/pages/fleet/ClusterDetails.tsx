@@ -2,7 +2,7 @@ import { Alert, Box, DataList, Heading, Link, Text, VStack } from "@chakra-ui/re
 import type { ReactNode } from "react";
 
 import { DataTable } from "../../components/DataTable";
-import { formatDuration, formatTime } from "../../components/format";
+import { formatDuration } from "../../components/format";
 import { JOBS, RESOURCES, STALLED, WAITS } from "./columns";
 import type { Cluster } from "./queries";
 
@@ -65,9 +65,6 @@ const Facts = ({ cluster }: { readonly cluster: Cluster }) => (
     </Fact>
     <Fact label="Connection">{cluster.connection}</Fact>
     <Fact label="Lock">{lockText(cluster)}</Fact>
-    <Fact label="Since">
-      {cluster.lock?.state === "held" && cluster.lock.since ? formatTime(cluster.lock.since) : "-"}
-    </Fact>
     <Fact label="Token">{tokenText(cluster)}</Fact>
   </DataList.Root>
 );
