@@ -227,6 +227,7 @@ def test_safetensors_lists_arrays_from_its_header(tmp_path: Path) -> None:
     assert "is cut" in describe(path, tmp_path).notes[0]
 
 
+@pytest.mark.slow
 def test_token_cache_is_decoded_with_its_tokenizer(tmp_path: Path) -> None:
     with_tokenizers(tmp_path)
     cache = write_cache(tmp_path / "out" / "train", rows=300, tokens_per_row=20)

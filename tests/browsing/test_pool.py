@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
@@ -45,10 +46,11 @@ def memory_of(reader: Reader, field: str) -> int:
 def test_parquet_bombs_stay_within_the_memory_limit(reader: Reader, tmp_path: Path) -> None:
     """Files of some kilobytes that take gigabytes when they are unpacked whole."""
     text = "x" * (8 << 20)
-    parquet.write_table(pa.table({"a": [text] * 100}), tmp_path / "texts.parquet", compression="zstd")
-    parquet.write_table(pa.table({"a": [b"\0" * (300 << 20)]}), tmp_path / "value.parquet", compression="zstd")
-    parquet.write_table(pa.table({"a": [[0.5] * 4096] * 10_000}), tmp_path / "lists.parquet")
-    parquet.write_table(pa.table({f"c{at}": [1] for at in range(5000)}), tmp_path / "wide.parquet")
+    parquet.write_table(pa.table({"a": [text] * 20}), tmp_path / "texts.parquet", compression="zstd")
+    parquet.write_table(pa.table({"a": [b"\0" * (200 << 20)]}), tmp_path / "value.parquet", compression="zstd")
+    lists = pa.FixedSizeListArray.from_arrays(np.full(4096 * 4000, 0.5), 4096).cast(pa.list_(pa.float64()))
+    parquet.write_table(pa.table({"a": lists}), tmp_path / "lists.parquet")
+    parquet.write_table(pa.table({f"c{at}": [1] for at in range(1000)}), tmp_path / "wide.parquet")
     WRITERS["a.parquet"](tmp_path / "a.parquet")
     assert ask(reader, tmp_path, "rows", "a.parquet", limit=10)["total"] == 1000
     before = memory_of(reader, "VmRSS")

@@ -81,7 +81,7 @@ class ParquetSource:
             raise
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise UnreadableError(
-                f"{self._path} cannot be read on after row {self._next:,}: {single_line(error)}."
+                f"{self._path} cannot be read on after row {self._next:,}: {single_line(error).rstrip('.')}."
             ) from error
 
     def _batches(self, most: int) -> Iterator[Any]:
@@ -159,7 +159,9 @@ def _open(file: IO[bytes], stored: Stored) -> Any:
     except pa.ArrowMemoryError:
         raise MemoryError from None
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise UnreadableError(f"{stored.path} is no readable Parquet file: {single_line(error)}.") from error
+        raise UnreadableError(
+            f"{stored.path} is no readable Parquet file: {single_line(error).rstrip('.')}."
+        ) from error
 
 
 def _rows_of(batch: Any, chars: int | None) -> Iterator[Mapping[str, Any]]:
