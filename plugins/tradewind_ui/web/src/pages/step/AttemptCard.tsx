@@ -91,7 +91,7 @@ export const AttemptCard = ({ attempt, axis, now }: Props) => {
         </Heading>
         <Badge colorPalette={is_active ? "blue" : (OUTCOMES[outcome ?? ""] ?? "gray")}>{state}</Badge>
         <Collapsible.Trigger asChild>
-          <Button aria-label={`Events of attempt ${number}`} ms="auto" size="xs" variant="ghost">
+          <Button aria-label={`Events and logs of attempt ${number}`} ms="auto" size="xs" variant="ghost">
             Events and logs
           </Button>
         </Collapsible.Trigger>

@@ -16,7 +16,7 @@ const readColors = (): PlotColors => {
   const colors = {
     axis: resolved(probe, "fg.muted"),
     grid: resolved(probe, "border"),
-    lines: ["blue.solid", "orange.solid"].map((token) => resolved(probe, token)),
+    lines: ["blue.fg", "orange.fg"].map((token) => resolved(probe, token)),
   };
   probe.remove();
   return colors;
