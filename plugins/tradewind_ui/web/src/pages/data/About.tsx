@@ -36,11 +36,6 @@ export const About = ({ description }: { readonly description: Description }) =>
         {typeof size === "number" ? <span>{formatBytes(size)}</span> : null}
         {typeof rows === "number" ? <span>{pluralize(rows, "row")}</span> : null}
         {modified ? <Changed modified={modified} /> : null}
-        {facts.map(({ name, value }) => (
-          <Text as="span" color="fg.muted" key={name} overflowWrap="anywhere">
-            {name}: {value}
-          </Text>
-        ))}
         {kind === "file" ? (
           <Button asChild size="xs" variant="outline">
             <a download href={fileUrl("download", path)}>
@@ -48,6 +43,11 @@ export const About = ({ description }: { readonly description: Description }) =>
             </a>
           </Button>
         ) : null}
+        {facts.map(({ name, value }) => (
+          <Text as="span" color="fg.muted" key={name} overflowWrap="anywhere">
+            {name}: {value}
+          </Text>
+        ))}
       </Flex>
       <Maker description={description} />
       {related.length === 0 ? null : (
