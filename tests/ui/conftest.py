@@ -92,7 +92,6 @@ def opened(browser: Any) -> OpenPages:
         width, height = size
         context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=theme)
         context.set_default_timeout(TIMEOUT_MS)
-        context.add_init_script(f"localStorage.setItem('theme', {theme!r});")
         context.add_cookies([{"name": "_token", "value": stack.token(user), "url": stack.url}])
         page = context.new_page()
         found = OpenPage(page, stack)
