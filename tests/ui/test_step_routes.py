@@ -88,8 +88,11 @@ def output(server: Server) -> str:
     by = {"dag": "d", "run": RUN, "task": "train"}
     for number, outcome in ((1, AttemptOutcome.FAILED), (2, AttemptOutcome.SUCCEEDED)):
         error = AttemptError("ValueError", "bad \ud800 value", "trace") if number == 1 else None
-        times = {"started_at": "2026-09-21T14:13:20+00:00", "ended_at": "2026-09-21T14:14:20+00:00"}
-        write_attempt(path, Attempt(number, f"j{number}", "c", by, {}, outcome=outcome, error=error, **times))
+        start, end = "2026-09-21T14:13:20+00:00", "2026-09-21T14:14:20+00:00"
+        write_attempt(
+            path,
+            Attempt(number, f"j{number}", "c", by, {}, outcome=outcome, error=error, started_at=start, ended_at=end),
+        )
     for name, rate in (("aaaaaa", 0.1), ("bbbbbb", 0.2)):
         other = f"{server.store}/train-{name}"
         lease = Lease("w", NOW, Phase.COMMITTED, attempt=2, by=by, witness="metrics.jsonl")

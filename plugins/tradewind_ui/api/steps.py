@@ -198,8 +198,8 @@ def difference_of_versions(path: OutputPath, old: Hash, new: Hash) -> Response:
     from tradewind.deployment.fleet import deployment_roots
 
     with answering_for_stores():
-        paths = [_version_path(path, each) for each in (old, new)]
-        return json_response(compare_stored_versions(*paths, deployment_roots()))
+        before, after = _version_path(path, old), _version_path(path, new)
+        return json_response(compare_stored_versions(before, after, deployment_roots()))
 
 
 def _version_path(path: str, version: str | None) -> str:

@@ -128,7 +128,7 @@ class _Points:
     def _add_row(self, row: Mapping[str, Any]) -> None:
         self._rows += 1
         self._last_step, at = row["step"], row.get("time")
-        self._last_at = float(at) if is_number(at) else self._last_at
+        self._last_at = float(at) if at is not None and is_number(at) else self._last_at
         for name, value in row.items():
             number = _number(value)
             if number is _NO_NUMBER or name in _NOT_A_METRIC or len(name) > _MAX_NAME_CHARS:
@@ -180,9 +180,8 @@ def down_sample(
 
 def _extremes(part: Sequence[tuple[int, float | None]]) -> list[tuple[int, float | None]]:
     """Return the lowest and the highest point, in their order; a gap counts as the highest."""
-    indexes = range(len(part))
-    low = min(indexes, key=lambda index: math.inf if part[index][1] is None else part[index][1])
-    high = max(indexes, key=lambda index: math.inf if part[index][1] is None else part[index][1])
+    heights = [math.inf if value is None else value for _, value in part]
+    low, high = heights.index(min(heights)), heights.index(max(heights))
     return [part[index] for index in sorted({low, high})]
 
 
