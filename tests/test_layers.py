@@ -35,7 +35,7 @@ LAYERS: dict[str, set[str]] = {
     "attempts": {"machine", "steps", "storage", "ray_jobs", "records", "serialization", "plans"},
     "datasets": {"text", "steps", "storage", "records", "serialization", "plans", "attempts"},
     "runtime": {"text", "machine", "steps", "storage", "cloud_tpu", "records", "serialization", "attempts"},
-    "fleet": {"text", "machine", "storage", "cloud_tpu", "ray_jobs", "records", "runtime"},
+    "fleet": {"text", "timeouts", "machine", "storage", "cloud_tpu", "ray_jobs", "records", "runtime"},
     "recipes": {"_version", "text", "steps", "storage", "cloud_tpu", "datasets", "records", "plans", "runtime"},
     "serving": {
         "_version", "text", "timeouts", "machine", "steps", "storage", "ray_jobs", "cloud_tpu", "datasets", "records",
