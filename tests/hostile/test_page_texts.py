@@ -1,22 +1,23 @@
-"""The plugin's pages: how they show hostile data of a task, and the headers of every response."""
+"""The route of plans: how it answers for hostile XComs of a task, and the headers of every response."""
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import json
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.airflow.test_page_access import CLASS, GOOD, HARMLESS, MALFORMED
 from tests.hostile.harness import expect_success, named
+from tests.hostile.plan_xcoms import CLASS, GOOD, HARMLESS, MALFORMED
+from tradewind.plans.plan import Plan
 
 
 class Session:
-    """Replacement for a page's database session that returns one value."""
+    """Replacement for a route's database session that returns one value."""
 
     def __init__(self, value: Any, size: int = 0) -> None:
         self.value, self.size = value, size
@@ -27,6 +28,9 @@ class Session:
     def scalars(self, _: object) -> Session:
         return self
 
+    def execute(self, _: object) -> list[object]:
+        return []
+
     def all(self) -> list[str]:
         return ["plan"]
 
@@ -34,34 +38,37 @@ class Session:
         return self.value() if callable(self.value) else self.value
 
 
-REQUEST = SimpleNamespace(scope={"root_path": "/tradewind"})
-
-
 @pytest.fixture(autouse=True, scope="module")
 def _loaded() -> None:
-    """Import Airflow first, since its import runs programs and the pages do not."""
-    for module in ("tradewind_ui.pages", "airflow.sdk.serde"):
+    """Import Airflow first, since its import runs programs and the routes do not."""
+    for module in ("tradewind_ui.api.plans", "airflow.sdk.serde"):
         importlib.import_module(module)
 
 
-def plan_page(value: Any) -> str:
-    pages = importlib.import_module("tradewind_ui.pages")
-    return str(pages.plan_page("one", "run", REQUEST, Session(value)))
+def answer(value: Any, size: int = 0) -> bytes:
+    plans = importlib.import_module("tradewind_ui.api.plans")
+    return bytes(plans.plans_of_run("one", "run", Session(value, size)).body)
 
 
-def page_contains(text: str, value: Any) -> bool:
-    return text in plan_page(value)
+def problem(value: Any) -> str | None:
+    """Return what the answer says is wrong with the only plan; None if it has no plan at all."""
+    found = json.loads(answer(value))["plans"]
+    assert all(each["plan"] is None for each in found)
+    return found[0]["problem"] if found else None
 
 
-def test_page_names_what_is_wrong_with_a_plan(sandbox: Path) -> None:
+def has_problem(text: str, value: Any) -> bool:
+    return text in (problem(value) or "")
+
+
+def test_answer_names_what_is_wrong_with_a_plan(sandbox: Path) -> None:
     malformed = {**MALFORMED, **{f"{name} as text": json.dumps(plan) for name, plan in MALFORMED.items()}}
-    cases = {name: partial(page_contains, "cannot be shown: ", plan) for name, plan in malformed.items()}
+    cases = {name: partial(has_problem, "cannot be read, because", plan) for name, plan in malformed.items()}
     expect_success(cases, sandbox, "True")
-    cases = {name: partial(page_contains, "no plan yet", value) for name, value in HARMLESS.items()}
-    expect_success(cases, sandbox, "True")
+    expect_success({name: partial(problem, value) for name, value in HARMLESS.items()}, sandbox, "None")
     unreadable = ["[" * 100_000, "{"]
     values = ["{not JSON", *unreadable, '{"steps": ' * 50_000, *(partial(json.loads, text) for text in unreadable)]
-    expect_success(named(values, partial(page_contains, "is no readable JSON")), sandbox, "True")
+    expect_success(named(values, partial(has_problem, "is no readable JSON")), sandbox, "True")
 
 
 def test_class_named_by_an_xcom_is_not_loaded(sandbox: Path) -> None:
@@ -72,17 +79,31 @@ def test_class_named_by_an_xcom_is_not_loaded(sandbox: Path) -> None:
             raise AssertionError("a class was loaded")
 
         serde.deserialize = loaded  # type: ignore[assignment]
-        return bool(plan_page(value))
+        return bool(answer(value))
 
     values = [CLASS, json.dumps(CLASS), {**GOOD, "estimate": CLASS}, json.dumps({**GOOD, "x": CLASS})]
     expect_success(named(values, show), sandbox)
 
 
+def test_answer_is_valid_by_the_schema_of_the_route() -> None:
+    from pydantic import TypeAdapter
+
+    plans = importlib.import_module("tradewind_ui.api.plans")
+    [found] = TypeAdapter(plans.RunPlans).validate_json(answer(GOOD)).plans
+    assert found.plan == Plan.from_json(GOOD)
+
+
 @pytest.mark.parametrize("text", ["\ud800", "<script>alert(1)</script>", "\x1b[2J", "\0", "' onclick='x", '"><b>'])
-def test_texts_of_a_plan_are_escaped(text: str) -> None:
-    plan = {**GOOD, "prefix": text, "warnings": [text], "steps": [{**GOOD["steps"][0], "name": text, "reason": text}]}
-    page = plan_page(plan)
-    assert page.encode() and "<script>" not in page and "<b>" not in page
+def test_texts_of_a_plan_arrive_unchanged(text: str) -> None:
+    plan = {
+        **GOOD,
+        "estimate": text,
+        "warnings": [text],
+        "steps": [{**GOOD["steps"][0], "place": text, "reason": text}],
+    }
+    [found] = json.loads(answer(plan))["plans"]
+    [step] = found["plan"]["steps"]
+    assert [found["plan"]["estimate"], *found["plan"]["warnings"], step["place"], step["reason"]] == [text] * 4
 
 
 @pytest.mark.parametrize(
@@ -91,19 +112,42 @@ def test_texts_of_a_plan_are_escaped(text: str) -> None:
         {"steps": [GOOD["steps"][0]] * 100_000},
         {"steps": [{**GOOD["steps"][0], "name": "<" * 10_000_000, "reason": "&" * 10_000_000}]},
         {"steps": [{**GOOD["steps"][0], "name": "<" * 4_000, "reason": "&" * 4_000}] * 2_000},
+        {"steps": [{**GOOD["steps"][0], "inputs": ["t"] * 100_000}] * 20},
+        {"steps": [{**GOOD["steps"][0], "inputs": ["t" * 10_000_000]}]},
         {"warnings": ["<" * 4_000] * 500_000},
         {"estimate": "<" * 10_000_000},
     ],
-    ids=["steps", "texts", "long rows", "warnings", "estimate"],
+    ids=["steps", "texts", "long rows", "edges", "long input", "warnings", "estimate"],
 )
-def test_page_of_plan_has_limited_size(changes: dict[str, Any]) -> None:
-    page = plan_page({**GOOD, **changes})
-    assert len(page) < 5_000_000
-    count = len(changes.get("steps", ()))
-    assert (f"of {count} steps are shown; all are in the log of the task" in page) == (count > 1)
+def test_answer_has_limited_size(changes: dict[str, Any]) -> None:
+    body = answer({**GOOD, **changes})
+    assert len(body) < 12_000_000
+    [found] = json.loads(body)["plans"]
+    steps = found["plan"]["steps"]
+    assert found["left_out"] == len(changes.get("steps", [1])) - len(steps)
+    assert found["inputs_left_out"] == (len(changes.get("steps", [])) == 20)
 
 
 def test_plan_too_large_for_page_is_not_read() -> None:
-    pages = importlib.import_module("tradewind_ui.pages")
-    page = pages.plan_page("one", "run", REQUEST, Session({}, pages.MAX_XCOM_CHARS + 1))
-    assert "has 16777217 characters, and a page shows at most 16777216" in page
+    xcoms = importlib.import_module("tradewind_ui.api.xcoms")
+    [found] = json.loads(answer({}, xcoms.MAX_XCOM_CHARS + 1))["plans"]
+    assert "has 16777217 characters, and a page shows at most 16777216" in found["problem"]
+
+
+def test_every_response_has_each_header_once() -> None:
+    headers = importlib.import_module("tradewind_ui.headers")
+    sent: list[dict[str, Any]] = []
+
+    async def app(_scope: Any, _receive: Any, send: Any) -> None:
+        start = {"type": "http.response.start", "status": 500}
+        await send({**start, "headers": [(b"Cache-Control", b"public"), (b"a", b"b")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(headers.with_headers(app)({}, None, send))
+    given = [(name.decode(), value.decode()) for name, value in sent[0]["headers"]]
+    assert sorted(given) == sorted([("a", "b"), *((name.lower(), value) for name, value in headers.HEADERS.items())])
+    policy = headers.HEADERS["Content-Security-Policy"]
+    assert "unsafe" not in policy and "default-src 'none'" in policy

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import pytest
 
-from tests.airflow.test_page_access import LINE
 from tests.hostile.harness import Call, expect_refusal, expect_success, named
+from tests.hostile.plan_xcoms import LINE
 from tradewind.attempts.spec_digest import SpecChangedError, load_claimed_spec, spec_digest
 from tradewind.plans.garbage.collection import RequiredOutputs, find_garbage_below
 from tradewind.plans.plan import BadPlanError, Plan, planned_in
