@@ -108,7 +108,7 @@ def picture_pages(stack: UiStack, out: Path) -> None:
             root = page.locator("[data-tradewind]").first
             root.wait_for(state="attached")
             page.locator("[data-tradewind] > *").first.wait_for()
-            page.wait_for_load_state("networkidle")
+            page.wait_for_function("!document.querySelector('[data-tradewind] .chakra-spinner')")
             page.wait_for_timeout(SETTLE_MILLISECONDS)
             file = out / f"{name}.png"
             page.screenshot(path=file)
