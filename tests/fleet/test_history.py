@@ -120,14 +120,16 @@ def test_goodput_leaves_out_starts_and_lost_steps(
     if wall is None or productive is None:
         assert found == []
     else:
-        assert found == [DayGoodput(TODAY, "here", productive, wall, pytest.approx(productive / wall))]
+        assert found == [DayGoodput(TODAY, "here", productive, wall, productive / wall)]
 
 
 def test_goodput_is_divided_at_midnight() -> None:
     pod = PodRecord("here", [at("started", DAY - 300), at("first_step", DAY - 100), at("done", DAY + 100)])
     today, tomorrow = goodput_by_day([pod, pod], START + 2 * DAY)
-    assert (today.day, today.productive_s, today.wall_s) == (TODAY, pytest.approx(200), pytest.approx(600))
-    assert (tomorrow.day, tomorrow.productive_s, tomorrow.share) == (TOMORROW, pytest.approx(200), pytest.approx(1.0))
+    assert (today.day, tomorrow.day) == (TODAY, TOMORROW)
+    assert [today.productive_s, today.wall_s, tomorrow.productive_s, tomorrow.share] == pytest.approx(
+        [200, 600, 200, 1]
+    )
 
 
 def test_last_days_end_today() -> None:

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal
 
 from tradewind.cloud_tpu.resources import WITHOUT_MACHINES
@@ -320,14 +321,13 @@ class FleetWatch:
         """Return an overview of each cluster."""
         clusters = list(fleet.clusters.values())
         tokens: dict[Hashable, Callable[[], Any]] = {
-            self._token_key(one): lambda one=one: self._secret(one).versions()  # type: ignore[misc]
-            for one in clusters
+            self._token_key(one): partial(self._versions, one) for one in clusters
         }
         self._polls.begin(tokens, ttl_s=TOKEN_TTL_S)  # all at once, so that the waits do not add up
         facts = self._facts(clusters) | self._polls.results(tokens, ttl_s=TOKEN_TTL_S)
         heads: dict[str, PollResult[HeadPoll]] = {one.name: facts["head", one.name] for one in clusters}
         stalls: dict[Hashable, Callable[[], Any]] = {
-            ("stalls", name): lambda name=name, jobs=head.value.jobs: stalled_steps(name, jobs, self._roots())
+            ("stalls", name): partial(self._stalls, name, head.value)
             for name, head in heads.items()
             if head.value is not None
         }
@@ -353,9 +353,9 @@ class FleetWatch:
     def _facts(self, clusters: Sequence[FleetCluster]) -> dict[Hashable, PollResult[Any]]:
         reads: dict[Hashable, Callable[[], Any]] = {}
         for one in clusters:
-            reads["zone", one.project, one.zone] = lambda one=one: self._zone(one).inventory()
-            reads["head", one.name] = lambda one=one: poll_head(self._connect(one))
-            reads["lock", one.name] = lambda one=one: lock_overview(one)
+            reads["zone", one.project, one.zone] = partial(self._inventory, one)
+            reads["head", one.name] = partial(self._head, one)
+            reads["lock", one.name] = partial(lock_overview, one)
         return self._polls.results(reads)
 
     def _of(
@@ -392,17 +392,23 @@ class FleetWatch:
             alarms_of(cloud.value, ray.value, ray.problem, lock.value, stalls.value or []),
         )
 
-    def _zone(self, cluster: FleetCluster) -> CloudZone:
+    def _inventory(self, cluster: FleetCluster) -> Inventory:
         place = (cluster.project, cluster.zone)
         if place not in self._zones:
             self._zones[place] = CloudZone(*place)  # its clients take a while to build
-        return self._zones[place]
+        return self._zones[place].inventory()
 
-    def _secret(self, cluster: FleetCluster) -> TokenSecret:
+    def _versions(self, cluster: FleetCluster) -> list[SecretVersion]:
         secret = (cluster.project, cluster.token_secret)
         if secret not in self._secrets:
             self._secrets[secret] = TokenSecret(*secret)
-        return self._secrets[secret]
+        return self._secrets[secret].versions()
+
+    def _head(self, cluster: FleetCluster) -> HeadPoll:
+        return poll_head(self._connect(cluster))
+
+    def _stalls(self, name: str, head: HeadPoll) -> list[StalledStep]:
+        return stalled_steps(name, head.jobs, self._roots())
 
     @staticmethod
     def _token_key(cluster: FleetCluster) -> Hashable:

@@ -9,7 +9,7 @@ from typing import Final
 from tradewind.fleet.errors import FleetError
 from tradewind.ray_jobs.details import AIRFLOW_DAG, AIRFLOW_RUN, AIRFLOW_TASK, OUTPUT_PATH, STEP, JobDetails
 from tradewind.records.record import read_records
-from tradewind.runtime.stalls import DEFAULT_LIMITS, StallLimits, read_stall
+from tradewind.runtime.stalls import DEFAULT_LIMITS, Stall, StallLimits, read_stall
 from tradewind.storage import Roots, StorageError
 from tradewind.text import format_duration, single_line
 
@@ -89,16 +89,19 @@ def stalled_steps(
             failures.append(error)
             continue
         if stall is not None:
-            facts = {name: single_line(job.metadata.get(key, "")) for name, key in _KEYS.items()}
-            found.append(StalledStep(cluster, job=job.job, **vars(stall), **facts))
+            found.append(_stalled_step(cluster, job, stall))
     if failures and len(failures) == len(steps):
         raise FleetError(f"The progress of running steps cannot be read: {failures[0]}")
     return sorted(found, key=lambda step: -step.seconds)
 
 
-_KEYS: Final = {
-    "step": STEP, "output_path": OUTPUT_PATH, "dag_id": AIRFLOW_DAG, "run_id": AIRFLOW_RUN, "task_id": AIRFLOW_TASK,
-}  # fmt: skip
+def _stalled_step(cluster: str, job: JobDetails, stall: Stall) -> StalledStep:
+    def text(key: str) -> str:
+        return single_line(job.metadata.get(key, ""))
+
+    task = (text(AIRFLOW_DAG), text(AIRFLOW_RUN), text(AIRFLOW_TASK))
+    times = (stall.since, stall.seconds, stall.limit_s)
+    return StalledStep(cluster, text(STEP), job.job, text(OUTPUT_PATH), stall.what, *times, *task)
 
 
 def new_stalls(stalled: Sequence[StalledStep], known: Iterable[str]) -> list[StalledStep]:

@@ -175,7 +175,8 @@ def orphan_clusters(fleet: Fleet, project: str, zone: str, found: Inventory) -> 
     for name in found.clusters():
         if name not in known:
             left = found.of(name)
-            yield OrphanCluster(name, project, zone, [one.name for one in (*left.machines, *left.slices, *left.queues)])
+            names = [one.name for one in left.machines] + [one.name for one in left.slices]
+            yield OrphanCluster(name, project, zone, names + [one.name for one in left.queues])
 
 
 @dataclass(frozen=True)
