@@ -77,5 +77,5 @@ export const singlesOf = (steps: ReadonlyArray<Step>): Array<Bundle> => {
   return steps.map(({ task_id: id }) => ({ id, inputs: inputs.get(id) ?? [], members: [id] }));
 };
 
-/** Return how many columns a block of so many steps has: about as wide as it is high, on a screen. */
-export const columnsOf = (members: number): number => Math.max(1, Math.ceil(Math.sqrt(members / 4)));
+/** Return how many columns a block of so many steps has: wider than high, since blocks stand below each other. */
+export const columnsOf = (members: number): number => Math.max(1, Math.ceil(Math.sqrt(members)));

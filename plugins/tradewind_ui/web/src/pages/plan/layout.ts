@@ -27,6 +27,7 @@ const QUICK_OPTIONS = {
   "elk.layered.layering.strategy": "LONGEST_PATH_SOURCE",
   "elk.layered.nodePlacement.strategy": "SIMPLE",
   "elk.layered.thoroughness": "1",
+  "elk.spacing.nodeNode": "72",
 };
 /** More steps than this are laid out in blocks of those that have the same inputs and readers. */
 const MAX_CAREFUL = 150;
