@@ -53,7 +53,7 @@ test("keys move, close and open as in other trees", async () => {
   expect(focused()).toBe("seed");
   await user.keyboard("{Home}");
   expect(focused()).toBe("data");
-});
+}, 30_000);
 
 test("a click closes and opens a part, and marks say what a line is", async () => {
   show();
