@@ -4,7 +4,7 @@ import { render, screen, waitFor, within } from "@testing-library/react";
 import userEvent from "@testing-library/user-event";
 import type { ReactNode } from "react";
 import { MemoryRouter } from "react-router-dom";
-import { afterEach, expect, it, vi } from "vitest";
+import { expect, it, vi } from "vitest";
 
 import type { Schemas } from "../../api/client";
 import { EvaluationBoard } from "./EvaluationBoard";
@@ -36,18 +36,21 @@ const PAGE: Schemas["OutputsPage"] = {
   total: 3,
 };
 
-const serve = (status: number, answer: unknown) => {
-  const asked: string[] = [];
-  vi.stubGlobal("fetch", (request: Request) => {
-    asked.push(request.url);
-    return Promise.resolve(
-      new Response(JSON.stringify(answer), { headers: { "Content-Type": "application/json" }, status }),
-    );
-  });
-  return asked;
-};
+/** Answers of the server; the client takes the browser's `fetch` when it is loaded. */
+const server = vi.hoisted(() => {
+  const state = { answer: "", asked: [] as string[], status: 200 };
+  globalThis.fetch = (request) => {
+    state.asked.push((request as Request).url);
+    const headers = { "Content-Type": "application/json" };
+    return Promise.resolve(new Response(state.answer, { headers, status: state.status }));
+  };
+  return state;
+});
 
-afterEach(() => vi.unstubAllGlobals());
+const serve = (status: number, answer: unknown) => {
+  Object.assign(server, { answer: JSON.stringify(answer), asked: [], status });
+  return server;
+};
 
 it("shows outputs with links, folded versions and what is left out", async () => {
   serve(200, PAGE);
@@ -67,7 +70,7 @@ it("shows outputs with links, folded versions and what is left out", async () =>
 });
 
 it("asks the server for the view in the address", async () => {
-  const asked = serve(200, PAGE);
+  const { asked } = serve(200, PAGE);
   show(<Experiments />, "/?prefix=gs%3A%2F%2Fb&state=failed&text=x&pinned=true&experiment=");
   await screen.findByRole("grid");
   const [query] = asked.map((url) => new URL(url).searchParams);
@@ -83,7 +86,7 @@ it("says that the store is being read", async () => {
 });
 
 it("shows the sentence of a store that does not answer, and asks again", async () => {
-  const asked = serve(503, { detail: "gs://b: the store cannot be reached" });
+  const { asked } = serve(503, { detail: "gs://b: the store cannot be reached" });
   show(<Experiments />);
   expect(await screen.findByText("gs://b: the store cannot be reached")).toBeTruthy();
   await userEvent.setup().click(screen.getByRole("button", { name: "Try again" }));
