@@ -52,7 +52,7 @@ export const StepNode = memo(({ data: { step } }: NodeProps<StepNodeType>) => {
     <>
       <Handle isConnectable={false} position={Position.Left} style={HIDDEN} type="target" />
       <Box
-        aria-label={`${step.name}, version ${step.hash}: ${step.decision}, ${step.reason}`}
+        aria-label={isReadable ? undefined : `${step.name}, version ${step.hash}: ${step.decision}, ${step.reason}`}
         aria-pressed={isSelected}
         as="button"
         bg="colorPalette.subtle"
