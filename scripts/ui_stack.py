@@ -69,14 +69,14 @@ class UiStack:
 
 
 @contextmanager
-def ui_stack(folder: Path, port: int | None = None, base_path: str = "", *, large: bool = False) -> Iterator[UiStack]:
+def ui_stack(folder: Path, port: int | None = None, base_path: str = "", *, few: bool = False) -> Iterator[UiStack]:
     """Run the server for the length of a block.
 
     Args:
         folder: Gets all files; the runs of an earlier start are kept, and servers of other ports may run on it.
         port: Of the server; default: a free one.
         base_path: Path of ``[api] base_url``, such as ``/airflow``.
-        large: Also make a token cache and a checkpoint with Levanter, which takes 20 s of CPU more.
+        few: Make only the runs that the tests of the pages look at, in a third of the time.
     """
     folder = folder.resolve()
     port = port or free_port()
@@ -95,24 +95,24 @@ def ui_stack(folder: Path, port: int | None = None, base_path: str = "", *, larg
             settings=settings(folder, port, base_path) | clusters,
             port=port,
         )
-        with served(airflow, folder, large) as pid:
+        with served(airflow, folder, few) as pid:
             yield UiStack(f"{airflow.url}{base_path}", folder, pid)
 
 
 @contextmanager
-def served(airflow: LocalAirflow, folder: Path, large: bool) -> Iterator[int]:
+def served(airflow: LocalAirflow, folder: Path, few: bool) -> Iterator[int]:
     """Make the runs while the server starts; return the server's process id, and stop it at the end."""
     stack = airflow.stack
     try:
         with alone(folder):
-            if not have_runs(folder, large):
+            if not have_runs(folder, few):
                 for name in ("airflow", "store"):
                     shutil.rmtree(folder / name, ignore_errors=True)
                 (folder / "airflow").mkdir()
             airflow.prepare()
             airflow.start_component("api-server")
-            if not have_runs(folder, large):
-                make_runs(stack, airflow, folder, large)
+            if not have_runs(folder, few):
+                make_runs(stack, airflow, folder, few)
         wait_until_answering(airflow)
         yield airflow.processes["api-server"].pid
     finally:
@@ -171,20 +171,20 @@ def settings(folder: Path, port: int, base_path: str) -> dict[str, str]:
     }
 
 
-def have_runs(folder: Path, large: bool) -> bool:
+def have_runs(folder: Path, few: bool) -> bool:
     """Return whether an earlier start has made the runs."""
     made = folder / MADE
-    return made.exists() and made.read_text() in ("large", *([] if large else ["small"]))
+    return made.exists() and made.read_text() in ("all", *(["few"] if few else []))
 
 
-def make_runs(stack: LocalStack, airflow: LocalAirflow, folder: Path, large: bool) -> None:
+def make_runs(stack: LocalStack, airflow: LocalAirflow, folder: Path, few: bool) -> None:
     """Run the sample DAGs."""
-    argv = [sys.executable, "-m", "scripts.ui_samples.runs", *(["--large"] if large else [])]
+    argv = [sys.executable, "-m", "scripts.ui_samples.runs", *(["--few"] if few else [])]
     child = stack.start("runs", argv, airflow.env())
     if child.wait(timeout=START_TIMEOUT_S) != 0:
         log = stack.logs / "runs.log"
         raise RuntimeError(f"The sample runs failed; the end of {log}:\n{log.read_text()[-4000:]}")
-    write_private(folder / MADE, "large" if large else "small")
+    write_private(folder / MADE, "few" if few else "all")
 
 
 def wait_until_answering(airflow: LocalAirflow) -> None:
@@ -207,13 +207,12 @@ def main() -> int:
     parser.add_argument("--port", type=int, default=8080)
     parser.add_argument("--folder", type=Path, default=ROOT / ".ui-stack")
     parser.add_argument("--base-path", default="", help="path of [api] base_url, such as /airflow")
-    parser.add_argument("--large", action="store_true", help="also make a token cache and a checkpoint with Levanter")
     parser.add_argument("--login", action="store_true", help="print a bearer token of each user")
     options = parser.parse_args()
     end = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # also while it starts
     try:
-        with ui_stack(options.folder, options.port, options.base_path, large=options.large) as stack:
+        with ui_stack(options.folder, options.port, options.base_path) as stack:
             print(f"{stack.url} (users and passwords: {', '.join(USERS)}); store: {stack.store}", flush=True)
             for name in USERS if options.login else ():
                 print(f"{name}: {stack.token(name)}", flush=True)

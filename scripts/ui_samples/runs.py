@@ -1,6 +1,6 @@
 """Run the sample DAGs with ``dag.test()``, in an Airflow that ``scripts.ui_stack`` has prepared.
 
-``python -m scripts.ui_samples.runs [--large]``, in the environment of that Airflow. Plans, tasks and records are those
+``python -m scripts.ui_samples.runs [--few]``, in the environment of that Airflow. Plans, tasks and records are those
 of real runs. Two things are changed afterwards, by the package's own writers: the dry run of 1,000 steps gets decisions
 of every kind, and the attempts of the training began when their timelines say.
 """
@@ -38,9 +38,12 @@ RUNS: Final[list[tuple[str, dict[str, Any]]]] = [
     ("failing", {}),
     ("broken_data", {}),
     ("formats", {}),
+    ("tokens", {}),
     ("plain", {}),
     ("big_plan", {"dry_run": True}),
 ]
+FEW: Final = [RUNS[0], RUNS[1], RUNS[4], *RUNS[-2:]]
+"""Those that the tests of the pages look at."""
 REASONS: Final = {
     Decision.RUN: "'learning_rate' changed from 0.002 to 0.003",
     Decision.REUSE: "made by run manual__2026-11-28T03:00:00+00:00 of big_plan, attempt 1",
@@ -113,8 +116,7 @@ def date_attempts(store: Path) -> None:
 
 def main() -> None:
     store = Path(json.loads(os.environ["AIRFLOW_CONN_RAY_DEFAULT"])["extra"]["bucket"])
-    is_large = "--large" in sys.argv
-    for dag_id, conf in [*RUNS, *([("tokens", {})] if is_large else [])]:
+    for dag_id, conf in FEW if "--few" in sys.argv else RUNS:
         made = run(dag_id, conf)
         print(f"{dag_id} {conf}: {made.state}", flush=True)
         if dag_id == "big_plan":

@@ -11,16 +11,19 @@ from sample_work import (
     Formats,
     Report,
     Training,
+    Vocabulary,
     evaluate,
     long_documents,
     report,
     train,
     write_chapters,
     write_formats,
+    write_tokenizers,
 )
 
 from tradewind import ExecutorStep, Param, experiment_dag, on_airflow_worker, output_path_of, run_param, versioned
 from tradewind.datasets.pipeline_step import dataset_step
+from tradewind.datasets.tokenization import TokenizeFilesConfig, tokenize
 from tradewind.evaluation.comparisons import leaderboard
 from tradewind.recipes.speedruns.results import SpeedrunReportConfig, report_speedrun
 from tradewind.steps import this_output_path
@@ -70,6 +73,10 @@ experiment_dag(
     [dataset_step("broken/documents", long_documents, Documents(output_path_of(broken)), resources=HERE)],
 )
 experiment_dag("formats", [ExecutorStep("formats/files", write_formats, Formats(), resources=HERE)])
+texts = ExecutorStep("tokens/chapters", write_chapters, Chapters(rows=versioned(40)), resources=HERE)
+vocabulary = ExecutorStep("tokens/tokenizer", write_tokenizers, Vocabulary(), resources=HERE)
+tokens = TokenizeFilesConfig([output_path_of(texts)], [], this_output_path(), output_path_of(vocabulary, "end"))
+experiment_dag("tokens", [ExecutorStep("tokens/cache", tokenize, tokens, resources=HERE)])
 
 with DAG("plain", description="A DAG without steps of Tradewind."):
 

@@ -294,6 +294,18 @@ def sample_rows(count: int) -> Iterator[dict[str, Any]]:
 
 
 @dataclass(frozen=True)
+class Vocabulary:
+    output_path: Any = this_output_path()
+
+
+def write_tokenizers(config: Vocabulary) -> None:
+    """Write tokenizers of single letters; the one in ``end`` marks the end of a text."""
+    from tests.datasets.caches import with_tokenizers
+
+    with_tokenizers(Path(config.output_path))
+
+
+@dataclass(frozen=True)
 class Link:
     name: Any
     inputs: Any = ()
