@@ -102,6 +102,16 @@ describe("DataTable", () => {
     vi.restoreAllMocks();
   });
 
+  it("shows and sorts 300,000 rows", async () => {
+    const user = userEvent.setup();
+    vi.spyOn(Element.prototype, "clientHeight", "get").mockReturnValue(400);
+    vi.spyOn(HTMLElement.prototype, "offsetHeight", "get").mockReturnValue(37);
+    show({ rows: Array.from({ length: 300_000 }, (_, at) => ({ name: `file ${at}`, size: at })) });
+    await user.click(screen.getByRole("button", { name: "Size" }));
+    expect(document.querySelector('[data-index="0"]')?.textContent).toContain("file 299999");
+    vi.restoreAllMocks();
+  });
+
   it("says why there are no rows", () => {
     show({ empty: "This folder is empty.", rows: [] });
     expect(screen.getByText("This folder is empty.")).toBeTruthy();

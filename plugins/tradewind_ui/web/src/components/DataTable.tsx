@@ -1,13 +1,12 @@
 import { Box, Table } from "@chakra-ui/react";
-import { getCoreRowModel, getSortedRowModel, useReactTable } from "@tanstack/react-table";
-import type { Row as TableRow, SortingState, Table as TableModel } from "@tanstack/react-table";
 import { defaultRangeExtractor, useVirtualizer } from "@tanstack/react-virtual";
 import type { VirtualItem } from "@tanstack/react-virtual";
 import { useEffect, useMemo, useRef, useState } from "react";
 import type { KeyboardEvent, ReactNode } from "react";
 
 import { targetRow } from "./rowKeys";
-import { Gap, HeaderCell, Line, MIN_WIDTH } from "./tableParts";
+import { orderOf, sortAfterClick, sortOf } from "./rowOrder";
+import { Gap, HeaderCell, Line } from "./tableParts";
 import type { Column } from "./tableParts";
 
 export type { Column };
@@ -37,63 +36,58 @@ const ROW_PX = 37;
 /** Up to here all rows are drawn: the browser's own search finds them. */
 const MAX_DRAWN = 60;
 
-const sortingOf = (sort: string | undefined): SortingState =>
-  sort === undefined || sort === "" ? [] : [{ desc: sort.startsWith("-"), id: sort.replace(/^-/u, "") }];
-
 /** The lines to draw, with the pixels of those before each that are not drawn. */
 const withGaps = (items: readonly VirtualItem[]) =>
   items.map((item, at) => ({ gap: item.start - (items[at - 1]?.end ?? 0), index: item.index }));
 
-/** TanStack's model of the table: what is sorted how, and how wide columns are. */
-const useModel = <Row,>({ columns, onSort, rowKey, rows, sort }: Props<Row>): TableModel<Row> => {
-  const [own, setOwn] = useState<SortingState>(() => sortingOf(sort));
-  const sorting = onSort === undefined ? own : sortingOf(sort);
-  const definitions = useMemo(
-    () =>
-      columns.map(({ cell, header, id, value, width }) => ({
-        accessorFn: (row: Row): unknown => value?.(row) ?? undefined,
-        cell: ({ row }: { row: TableRow<Row> }) => (cell === undefined ? value?.(row.original) : cell(row.original)),
-        enableSorting: value !== undefined,
-        header,
-        id,
-        minSize: MIN_WIDTH,
-        size: width ?? 160,
-        sortUndefined: "last" as const,
-      })),
-    [columns],
-  );
+const widthOf = <Row,>({ id, width = 160 }: Column<Row>, widths: Readonly<Record<string, number>>) => widths[id] ?? width;
 
-  // eslint-disable-next-line react-hooks/incompatible-library -- nothing here is memoized
-  return useReactTable<Row>({
-    columnResizeMode: "onChange",
-    columns: definitions,
-    data: rows as Row[],
-    getCoreRowModel: getCoreRowModel(),
-    getRowId: rowKey,
-    getSortedRowModel: getSortedRowModel(),
-    onSortingChange: (change) => {
-      const next = typeof change === "function" ? change(sorting) : change;
+/** The rows in their order. Nothing is built for rows that are not drawn, of which there may be very many. */
+const useOrdered = <Row,>({ columns, onSort, rowKey, rows, sort }: Props<Row>) => {
+  const [own, setOwn] = useState(sort);
+  const sorting = onSort === undefined ? own : sort;
+  const order = useMemo(() => orderOf(rows, columns, sorting), [columns, rows, sorting]);
+  const at = (index: number) => order?.[index] ?? index;
+  const keyAt = (index: number) => {
+    const row = rows[at(index)];
+    return row === undefined ? undefined : rowKey(row, at(index));
+  };
+
+  return {
+    click: (column: Column<Row>) => {
+      const next = sortAfterClick(rows, column, sorting);
       setOwn(next);
-      onSort?.(next[0] === undefined ? "" : `${next[0].desc ? "-" : ""}${next[0].id}`);
+      onSort?.(next);
     },
-    state: { sorting },
-  });
+    /** Return where a key is, first looking where it was; 0 for a key that is not there. */
+    indexOf: (key: string | undefined, hint: number) => {
+      if (key === undefined || keyAt(hint) === key) {
+        return hint;
+      }
+      const found = rows.findIndex((_, index) => keyAt(index) === key);
+      return Math.max(0, found);
+    },
+    keyAt,
+    rowAt: (index: number) => rows[at(index)],
+    sorting: sortOf(sorting),
+  };
 };
+
+const rowHeight = () => ROW_PX;
 
 /** A table whose rows are drawn only where they are seen. Arrows, Page Up and Down, Home and End move between rows. */
 export const DataTable = <Row,>(props: Props<Row>) => {
-  const { columns, empty, focusOn, height = "70vh", label, onRowClick, selected } = props;
+  const { columns, empty, focusOn, height = "70vh", label, onRowClick, rows, selected } = props;
   const scroller = useRef<HTMLDivElement>(null);
   const wantsFocus = useRef(focusOn !== undefined);
-  const table = useModel(props);
-  const { rows } = table.getRowModel();
-  const [activeId, setActiveId] = useState(focusOn ?? selected);
-  const active = Math.max(0, rows.findIndex((row) => row.id === activeId));
+  const { click, indexOf, keyAt, rowAt, sorting } = useOrdered(props);
+  const [widths, setWidths] = useState<Readonly<Record<string, number>>>({});
+  const [focused, setFocused] = useState({ index: 0, key: focusOn === "first" ? undefined : (focusOn ?? selected) });
+  const active = Math.min(indexOf(focused.key, focused.index), Math.max(0, rows.length - 1));
   // eslint-disable-next-line react-hooks/incompatible-library -- nothing here is memoized
   const virtualizer = useVirtualizer({
     count: rows.length,
-    estimateSize: () => ROW_PX,
-    getItemKey: (index) => rows[index]?.id ?? index,
+    estimateSize: rowHeight,
     getScrollElement: () => scroller.current,
     overscan: 12,
     // The row with the focus stays drawn when it is scrolled away; otherwise the focus would be lost.
@@ -117,7 +111,7 @@ export const DataTable = <Row,>(props: Props<Row>) => {
   });
 
   const onKeyDown = (event: KeyboardEvent) => {
-    const row = rows[active];
+    const row = rowAt(active);
     if (event.target instanceof HTMLElement && event.target.dataset["index"] === undefined) {
       return;
     }
@@ -126,10 +120,10 @@ export const DataTable = <Row,>(props: Props<Row>) => {
       event.preventDefault();
       wantsFocus.current = true;
       virtualizer.scrollToIndex(next);
-      setActiveId(rows[next]?.id);
+      setFocused({ index: next, key: keyAt(next) });
     } else if (event.key === "Enter" && row !== undefined && onRowClick !== undefined) {
       event.preventDefault();
-      onRowClick(row.original);
+      onRowClick(row);
     }
   };
 
@@ -145,31 +139,37 @@ export const DataTable = <Row,>(props: Props<Row>) => {
         size="sm"
         stickyHeader
         tableLayout="fixed"
-        width={`${table.getTotalSize()}px`}
+        width={`${columns.reduce((sum, column) => sum + widthOf(column, widths), 0)}px`}
       >
         <Table.Header>
-          {table.getHeaderGroups().map((group) => (
-            <Table.Row aria-rowindex={1} key={group.id}>
-              {group.headers.map((header, at) => (
-                <HeaderCell end={columns[at]?.end === true} header={header} key={header.id} />
-              ))}
-            </Table.Row>
-          ))}
+          <Table.Row aria-rowindex={1}>
+            {columns.map((column) => (
+              <HeaderCell
+                end={column.end === true}
+                key={column.id}
+                onSort={column.value === undefined ? undefined : () => click(column)}
+                onWidth={(width) => setWidths((before) => ({ ...before, [column.id]: width }))}
+                sorted={column.id !== sorting.id ? "" : sorting.isDescending ? "desc" : "asc"}
+                text={column.header}
+                width={widthOf(column, widths)}
+              />
+            ))}
+          </Table.Row>
         </Table.Header>
         <Table.Body>
           {lines.map(({ gap, index }) => {
-            const row = rows[index];
+            const [row, key] = [rowAt(index), keyAt(index)];
             return row === undefined ? null : (
               <Line
                 columns={columns}
                 gap={gap}
                 index={index}
                 isActive={index === active}
-                isSelected={selected === undefined ? undefined : row.id === selected}
-                key={row.id}
+                isSelected={selected === undefined ? undefined : key === selected}
+                key={key}
                 measure={isShort ? undefined : virtualizer.measureElement}
                 onClick={onRowClick}
-                onFocus={() => setActiveId(row.id)}
+                onFocus={() => setFocused({ index, key })}
                 row={row}
               />
             );

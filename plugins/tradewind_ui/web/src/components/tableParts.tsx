@@ -1,9 +1,8 @@
 import { Box, Table } from "@chakra-ui/react";
-import { flexRender } from "@tanstack/react-table";
-import type { Header, Row as TableRow } from "@tanstack/react-table";
+import { useRef } from "react";
 import type { KeyboardEvent, MouseEvent, ReactNode } from "react";
 
-type Value = boolean | number | string | null | undefined;
+export type Value = boolean | number | string | null | undefined;
 
 export type Column<Row> = {
   /** Draws the cell; without it, the cell shows `value`. */
@@ -18,9 +17,10 @@ export type Column<Row> = {
   readonly width?: number;
 };
 
-export const MIN_WIDTH = 48;
+const MIN_WIDTH = 48;
 const STEP_PX = 24;
-const ARIA_SORT = { asc: "ascending", desc: "descending" } as const;
+const ARIA_SORT = { "": undefined, asc: "ascending", desc: "descending" } as const;
+const ARROWS = { "": "", asc: " ↑", desc: " ↓" } as const;
 
 const isOfCell = (event: KeyboardEvent | MouseEvent) =>
   event.target instanceof Element && event.target.closest("a, button, input, select, textarea, label") !== null;
@@ -32,27 +32,37 @@ export const Gap = ({ px }: { readonly px: number }) =>
     </tr>
   ) : null;
 
-export const HeaderCell = <Row,>({ end, header }: { readonly end: boolean; readonly header: Header<Row, unknown> }) => {
-  const { column } = header;
-  const sorted = column.getIsSorted();
-  const text = flexRender(column.columnDef.header, header.getContext());
-  const resize = (event: KeyboardEvent) => {
+type HeaderProps = {
+  readonly end: boolean;
+  /** Called by a click on the name; undefined for a column that does not sort. */
+  readonly onSort: (() => void) | undefined;
+  readonly onWidth: (width: number) => void;
+  readonly sorted: "" | "asc" | "desc";
+  readonly text: string;
+  readonly width: number;
+};
+
+export const HeaderCell = ({ end, onSort, onWidth, sorted, text, width }: HeaderProps) => {
+  const dragged = useRef<{ readonly width: number; readonly x: number }>(undefined);
+  const widen = (to: number) => onWidth(Math.max(MIN_WIDTH, to));
+  const onKeyDown = (event: KeyboardEvent) => {
     if (event.shiftKey && (event.key === "ArrowLeft" || event.key === "ArrowRight")) {
       event.preventDefault();
-      const size = Math.max(MIN_WIDTH, column.getSize() + (event.key === "ArrowLeft" ? -STEP_PX : STEP_PX));
-      header.getContext().table.setColumnSizing((sizes) => ({ ...sizes, [column.id]: size }));
+      widen(width + (event.key === "ArrowLeft" ? -STEP_PX : STEP_PX));
     }
   };
 
   return (
     <Table.ColumnHeader
-      aria-sort={sorted === false ? undefined : ARIA_SORT[sorted]}
+      aria-sort={ARIA_SORT[sorted]}
       bg="bg.subtle"
       position="relative"
       textAlign={end ? "end" : "start"}
-      width={`${header.getSize()}px`}
+      width={`${width}px`}
     >
-      {column.getCanSort() ? (
+      {onSort === undefined ? (
+        text
+      ) : (
         <Box
           aria-keyshortcuts="Shift+ArrowLeft Shift+ArrowRight"
           asChild
@@ -63,23 +73,29 @@ export const HeaderCell = <Row,>({ end, header }: { readonly end: boolean; reado
           textOverflow="ellipsis"
           whiteSpace="nowrap"
         >
-          <button onClick={column.getToggleSortingHandler()} onKeyDown={resize} type="button">
+          <button onClick={onSort} onKeyDown={onKeyDown} type="button">
             {text}
-            <span aria-hidden="true">{sorted === false ? "" : sorted === "asc" ? " ↑" : " ↓"}</span>
+            <span aria-hidden="true">{ARROWS[sorted]}</span>
           </button>
         </Box>
-      ) : (
-        text
       )}
       <Box
+        _active={{ bg: "border.emphasized" }}
         _hover={{ bg: "border.emphasized" }}
         aria-hidden="true"
-        bg={column.getIsResizing() ? "border.emphasized" : undefined}
         cursor="col-resize"
         h="full"
         insetEnd="0"
-        onMouseDown={header.getResizeHandler()}
-        onTouchStart={header.getResizeHandler()}
+        onPointerDown={(event) => {
+          event.currentTarget.setPointerCapture(event.pointerId);
+          dragged.current = { width, x: event.clientX };
+        }}
+        onPointerMove={(event) => {
+          if (dragged.current !== undefined) {
+            widen(dragged.current.width + event.clientX - dragged.current.x);
+          }
+        }}
+        onLostPointerCapture={() => (dragged.current = undefined)}
         position="absolute"
         top="0"
         touchAction="none"
@@ -98,7 +114,7 @@ type LineProps<Row> = {
   readonly measure: ((element: HTMLElement | null) => void) | undefined;
   readonly onClick: ((row: Row) => void) | undefined;
   readonly onFocus: () => void;
-  readonly row: TableRow<Row>;
+  readonly row: Row;
 };
 
 /** One row, after the space of those before it that are not drawn. */
@@ -113,21 +129,15 @@ export const Line = <Row,>({ columns, gap, index, isActive, isSelected, measure,
       bg={isSelected === true ? "bg.emphasized" : undefined}
       cursor={onClick === undefined ? undefined : "pointer"}
       data-index={index}
-      onClick={onClick === undefined ? undefined : (event) => isOfCell(event) || onClick(row.original)}
+      onClick={onClick === undefined ? undefined : (event) => isOfCell(event) || onClick(row)}
       onFocus={onFocus}
       ref={measure}
       scrollMarginTop="40px"
       tabIndex={isActive ? 0 : -1}
     >
-      {row.getVisibleCells().map((cell, at) => (
-        <Table.Cell
-          key={cell.id}
-          overflow="hidden"
-          textAlign={columns[at]?.end === true ? "end" : "start"}
-          textOverflow="ellipsis"
-          whiteSpace="nowrap"
-        >
-          {flexRender(cell.column.columnDef.cell, cell.getContext())}
+      {columns.map(({ cell, end, id, value }) => (
+        <Table.Cell key={id} overflow="hidden" textAlign={end === true ? "end" : "start"} textOverflow="ellipsis" whiteSpace="nowrap">
+          {cell === undefined ? value?.(row) : cell(row)}
         </Table.Cell>
       ))}
     </Table.Row>
