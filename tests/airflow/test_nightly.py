@@ -1,4 +1,4 @@
-"""The nightly pipeline in a small size, over the night of a clock change and with another learning rate."""
+"""The nightly pipeline in a small size, over the night of a clock change and with a worse learning rate."""
 
 from __future__ import annotations
 
@@ -81,11 +81,13 @@ def test_run_trains_evaluates_and_reports(night: DagRun) -> None:
     assert hosts == ["host-0.log", "host-1.log"]
 
 
-def test_other_learning_rate_trains_again_on_same_tokens(env: Environment, night: DagRun) -> None:
+def test_lower_rate_trains_on_same_tokens_and_fails_gate(env: Environment, night: DagRun) -> None:
     noon_after = datetime(2026, 3, 30, 12, tzinfo=ZoneInfo(NIGHTLY_ZONE))
     run = env.begin(DAG, SMALL | {"learning_rate": 0.003}, noon_after)
     run.wait()
-    assert run.state == "success", run.states()
+    states = run.states()
+    assert {task for task, state in states.items() if state == "failed"} == {"code_lm_gate"}, states
+    assert "not met with confidence" in run.log("code_lm_gate")  # in four steps a lower rate learns less
     assert interval(run) == interval(night)
     assert decided(run, "RUN") == AFTER_TOKENS
     assert decided(run, "REUSE") == SHARED | NIGHTLY - AFTER_TOKENS
