@@ -42,8 +42,8 @@ RUNS: Final[list[tuple[str, dict[str, Any]]]] = [
     ("plain", {}),
     ("big_plan", {"dry_run": True}),
 ]
-FEW: Final = [RUNS[0], RUNS[1], RUNS[4], *RUNS[-2:]]
-"""Those that the tests of the pages look at."""
+FEW: Final = [("hello_world", {}), ("hello_world", {}), ("plain", {})]
+"""For tests: the second run of hello_world reuses what the first made."""
 REASONS: Final = {
     Decision.RUN: "'learning_rate' changed from 0.002 to 0.003",
     Decision.REUSE: "made by run manual__2026-11-28T03:00:00+00:00 of big_plan, attempt 1",
@@ -122,8 +122,8 @@ def main() -> None:
         if dag_id == "big_plan":
             vary_decisions(made)
     date_attempts(store)
-    pinned = max(store.glob("tiny/board-??????"), key=lambda path: path.stat().st_mtime)
-    add_pin(str(store), Pin(str(pinned), "Ada", utc_now(), "in the report of November"))
+    for pinned in sorted(store.glob("tiny/board-??????"), key=lambda path: path.stat().st_mtime)[-1:]:
+        add_pin(str(store), Pin(str(pinned), "Ada", utc_now(), "in the report of November"))
     sys.stdout.flush()
     os._exit(0)  # Airflow's exit handlers take seconds and have nothing to clean up
 

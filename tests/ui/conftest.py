@@ -16,6 +16,7 @@ from scripts.ui_stack import UiStack, ui_stack
 
 CHROMIUM: Final = shutil.which("chromium")
 AXE: Final = Path(__file__).parents[2] / "plugins/tradewind_ui/web/node_modules/axe-core/axe.min.js"
+STACK: Final = "TRADEWIND_UI_STACK"
 BASE_PATH: Final = "/airflow"
 """Path of ``[api] base_url``: all tests but those of other paths have a prefix to get wrong."""
 WIDE: Final = (1440, 900)
@@ -39,6 +40,10 @@ class OpenPage:
     stack: UiStack
     problems: list[str] = field(default_factory=list)
 
+    def note(self, is_problem: bool, text: str) -> None:
+        if is_problem:
+            self.problems.append(text)
+
     def open(self, path: str) -> Any:
         """Open an address below the server's, and return the plugin's part of the page when it has loaded."""
         self.page.goto(f"{self.stack.url}/{path}")
@@ -59,9 +64,20 @@ OpenPages = Callable[..., Any]
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UiStack]:
-    """A server of its own; ``TRADEWIND_UI_STACK`` names a folder whose sample runs it may use."""
-    folder = Path(os.environ.get("TRADEWIND_UI_STACK") or tmp_path_factory.mktemp("ui"))
-    with ui_stack(folder, base_path=BASE_PATH) as running:
+    """A server with few sample runs, or those of the folder ``TRADEWIND_UI_STACK``, which has all."""
+    named = os.environ.get(STACK)
+    folder = Path(named) if named else tmp_path_factory.mktemp("ui")
+    with ui_stack(folder, base_path=BASE_PATH, few=not named) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def full_stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[UiStack]:
+    """A server with all sample runs, which take minutes to make: for long tests only."""
+    if os.environ.get(STACK):
+        yield request.getfixturevalue("stack")
+        return
+    with ui_stack(tmp_path_factory.mktemp("full"), base_path=BASE_PATH) as running:
         yield running
 
 
@@ -82,28 +98,30 @@ def browser() -> Iterator[Any]:
 def opened(browser: Any) -> OpenPages:
     """Return a context manager for a page of a logged-in user.
 
-    Its arguments are the server, and optionally ``theme``, ``size`` and ``user``.
+    Its arguments are the server, and optionally ``user``. Pages of one user share the browser's cache, since compiling
+    Airflow's scripts takes longer than all else.
     """
+    contexts: dict[tuple[str, str], Any] = {}
+
+    def context_of(stack: UiStack, user: str) -> Any:
+        if (stack.url, user) not in contexts:
+            width, height = WIDE
+            context = browser.new_context(viewport={"width": width, "height": height}, color_scheme="light")
+            context.set_default_timeout(TIMEOUT_MS)
+            context.add_cookies([{"name": "_token", "value": stack.token(user), "url": stack.url}])
+            contexts[stack.url, user] = context
+        return contexts[stack.url, user]
 
     @contextmanager
-    def open_page(
-        stack: UiStack, *, theme: str = "light", size: tuple[int, int] = WIDE, user: str = "admin"
-    ) -> Iterator[OpenPage]:
-        width, height = size
-        context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=theme)
-        context.set_default_timeout(TIMEOUT_MS)
-        context.add_cookies([{"name": "_token", "value": stack.token(user), "url": stack.url}])
-        page = context.new_page()
+    def open_page(stack: UiStack, user: str = "admin") -> Iterator[OpenPage]:
+        page = context_of(stack, user).new_page()
         found = OpenPage(page, stack)
-        page.on("console", lambda line: found.problems.append(line.text) if line.type == "error" else None)
-        page.on("pageerror", lambda error: found.problems.append(str(error)))
-        page.on(
-            "response",
-            lambda answer: found.problems.append(f"{answer.status} {answer.url}") if answer.status >= 500 else None,
-        )
+        page.on("console", lambda line: found.note(line.type == "error", f"{line.text} {line.location['url']}"))
+        page.on("pageerror", lambda error: found.note(True, str(error)))
+        page.on("response", lambda answer: found.note(answer.status >= 500, f"{answer.status} {answer.url}"))
         try:
             yield found
         finally:
-            context.close()
+            page.close()
 
     return open_page

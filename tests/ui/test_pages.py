@@ -1,20 +1,19 @@
 """The pages in Airflow's own UI, in a browser: themes, keyboard, narrow windows, 1,000 steps, errors, path prefixes.
 
 One server and one browser serve all tests. A page is loaded once for all that is looked at in it, since each load of
-Airflow's UI takes two seconds of CPU.
+Airflow's UI takes two seconds of CPU. `make test` looks at two pages, and the long tests at all.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from scripts.ui_stack import UiStack, ui_stack
-from tests.ui.conftest import AXE, NARROW, ROOT, OpenPages
+from tests.ui.conftest import AXE, NARROW, ROOT, OpenPage, OpenPages
 
 pytestmark = pytest.mark.airflow
 
@@ -22,21 +21,26 @@ REFUSED: Final = re.compile("cannot be shown|does not answer|Failed to fetch")
 SERIOUS: Final = ("serious", "critical")
 PAGES: Final[dict[str, tuple[Callable[[UiStack], str], str]]] = {
     "plan": (
-        lambda stack: f"dags/hello_world/runs/{stack.run_ids('hello_world')[1]}/plugin/tradewind_plan",
+        lambda stack: f"dags/hello_world/runs/{stack.run_ids('hello_world')[-1]}/plugin/tradewind_plan",
         "hello_world/stats",
     ),
-    "step": (
-        lambda stack: (
-            f"dags/tiny_model/runs/{stack.run_ids('tiny_model')[1]}/tasks/tiny_train_small/plugin/tradewind_step"
-        ),
-        "tiny/train_small",
-    ),
+    "step": (lambda stack: step_path(stack, "hello_world", "hello_world_data"), "hello_world/data"),
     "data": (lambda stack: "plugin/tradewind_data", "store"),
-    "experiments": (lambda stack: "plugin/tradewind_experiments", "tiny"),
+    "experiments": (lambda stack: "plugin/tradewind_experiments", "hello_world"),
     "fleet": (lambda stack: "plugin/tradewind_fleet", "research"),
     "card": (lambda stack: "", "research"),
 }
 """Page → its path, and a text of it."""
+
+
+def step_path(stack: UiStack, dag_id: str, task_id: str) -> str:
+    """Return the path of a step's tab, in the first run."""
+    return f"dags/{dag_id}/runs/{stack.run_ids(dag_id)[0]}/tasks/{task_id}/plugin/tradewind_step"
+
+
+def only_long_but(*names: str) -> list[Any]:
+    """Return all pages as parameters; those that are not named are for long tests."""
+    return [name if name in names else pytest.param(name, marks=pytest.mark.long) for name in PAGES]
 
 
 def serious_findings(page: Any) -> list[str]:
@@ -85,27 +89,35 @@ def focus_walk(page: Any, presses: int) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("name", PAGES)
+def check_page(page: OpenPage, path: str, text: str) -> None:
+    """Look at a page in both themes, by the keyboard, and in a narrow window."""
+    root = page.open(path)
+    visible(root, text).wait_for()
+    assert serious_findings(page.page) == [], "light"
+    assert focus_walk(page.page, 5), "Tab reaches nothing of the page"
+    page.page.emulate_media(color_scheme="dark")
+    page.page.locator("html.dark").wait_for(state="attached")
+    assert serious_findings(page.page) == [], "dark"
+    page.page.set_viewport_size({"width": NARROW[0], "height": NARROW[1]})
+    assert visible(root, text).count()
+    assert overflow(page.page) <= 0
+    assert page.problems == []
+
+
+@pytest.mark.parametrize("name", only_long_but("plan", "data"))
 def test_page_in_both_themes_by_keyboard_and_narrow(name: str, stack: UiStack, opened: OpenPages) -> None:
     path_of, text = PAGES[name]
     with opened(stack) as page:
-        root = page.open(path_of(stack))
-        visible(root, text).wait_for()
-        assert serious_findings(page.page) == [], "light"
-        focused = focus_walk(page.page, 5)
-        assert focused, "Tab reaches nothing of the page"
-        page.page.emulate_media(color_scheme="dark")
-        page.page.locator("html.dark").wait_for(state="attached")
-        assert serious_findings(page.page) == [], "dark"
-        page.page.set_viewport_size({"width": NARROW[0], "height": NARROW[1]})
-        assert visible(root, text).count()
-        assert overflow(page.page) <= 0
-        assert page.problems == []
+        check_page(page, path_of(stack), text)
 
 
-@pytest.mark.parametrize(
-    "name", ["plan", *(pytest.param(each, marks=pytest.mark.long) for each in PAGES if each != "plan")]
-)
+@pytest.mark.long
+def test_training_in_both_themes_by_keyboard_and_narrow(full_stack: UiStack, opened: OpenPages) -> None:
+    with opened(full_stack) as page:
+        check_page(page, step_path(full_stack, "tiny_model", "tiny_train_small"), "tiny/train_small")
+
+
+@pytest.mark.parametrize("name", only_long_but("plan"))
 def test_page_says_that_its_server_does_not_answer(name: str, stack: UiStack, opened: OpenPages) -> None:
     path_of, _ = PAGES[name]
     with opened(stack) as page:
@@ -117,9 +129,10 @@ def test_page_says_that_its_server_does_not_answer(name: str, stack: UiStack, op
         )
 
 
-def test_plan_of_1000_steps_is_drawn(stack: UiStack, opened: OpenPages) -> None:
-    [run_id] = stack.run_ids("big_plan")
-    with opened(stack) as page:
+@pytest.mark.long
+def test_plan_of_1000_steps_is_drawn(full_stack: UiStack, opened: OpenPages) -> None:
+    [run_id] = full_stack.run_ids("big_plan")
+    with opened(full_stack) as page:
         root = page.open(f"dags/big_plan/runs/{run_id}/plugin/tradewind_plan")
         root.get_by_text("1,000").first.wait_for()
         root.locator(".react-flow__node").first.wait_for()
@@ -138,13 +151,13 @@ def test_tabs_of_other_dags_say_why_they_are_empty(stack: UiStack, opened: OpenP
 def test_viewer_sees_what_is_refused(stack: UiStack, opened: OpenPages) -> None:
     with opened(stack, user="viewer") as page:
         root = page.open("plugin/tradewind_fleet")
-        root.get_by_text("You may not see this").first.wait_for()
+        root.get_by_text("You may not see the clusters").wait_for()
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("base_path", ["", "/a/b"], ids=["root", "two"])
-def test_every_page_loads_below_another_path(base_path: str, stack: UiStack, opened: OpenPages, tmp_path: Path) -> None:
-    with ui_stack(tmp_path / "ui", base_path=base_path) as other, opened(other) as page:
+def test_every_page_loads_below_another_path(base_path: str, stack: UiStack, opened: OpenPages) -> None:
+    with ui_stack(stack.folder, base_path=base_path, few=True) as other, opened(other) as page:
         for path_of, text in PAGES.values():
             visible(page.open(path_of(other)), text).wait_for()
         assert page.problems == []
