@@ -15,13 +15,14 @@ import pytest
 
 from tests.storage.s3_server import LocalS3
 from tests.support.waiting import limit_s
+from tradewind.recipes.metrics.curves import read_curves
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
 from tradewind.rehearsal.cloud.loopback_server import LoopbackServer
 from tradewind.storage import UnsupportedStoreError
 from tradewind.storage import backends as stores
 from tradewind.storage.backends import StoreRefusedError
 from tradewind.storage.errors import StoreUnavailableError
-from tradewind.storage.files import existing_many, read_many, read_text, write_text
+from tradewind.storage.files import existing_many, list_names, read_many, read_text, write_text
 from tradewind.storage.swap import StoredObject, read_stored, write_if
 from tradewind.storage.trees import remove_files
 
@@ -173,6 +174,8 @@ def _operations(folder: str) -> list[Callable[[], object]]:
         lambda: write_if(path, "text", None),
         lambda: read_many([path, f"{folder}/y"]),
         lambda: existing_many([path, f"{folder}/y"]),
+        lambda: list_names(folder),
+        lambda: read_curves(path),
     ]
 
 

@@ -116,6 +116,25 @@ def call_with_timeout(
         return result
 
 
+def call_method(path: str, method: str, *args: Any, requests: int = 1, **options: Any) -> Any:
+    """Return the result of a method of the store's client, such as ``info``, within ``requests`` request timeouts.
+
+    ``FileNotFoundError`` stays. A disk has no event loop, and no timeout.
+
+    Raises:
+        StoreUnavailableError: The store does not answer.
+    """
+    fs, _ = file_system_of(path)
+    limit_s = requests * stores.REQUEST_TIMEOUT_S
+    with translated_client_errors(path):
+        if not fs.async_impl:
+            return getattr(fs, method)(*args, **options)
+        try:
+            return sync(fs.loop, lambda: asyncio.wait_for(getattr(fs, f"_{method}")(*args, **options), limit_s))
+        except TimeoutError as error:
+            raise StoreUnavailableError(f"{path}: the store has not answered for {limit_s:.0f} s") from error
+
+
 async def gather_bounded(
     call: Callable[[str], Awaitable[Result | None]], names: Sequence[str], workers: int
 ) -> dict[str, Result]:

@@ -19,10 +19,12 @@ from fsspec.implementations.local import LocalFileSystem
 
 from tradewind.storage.backends import StoreRefusedError
 from tradewind.storage.bounded_read import LARGE, Content, content_of, read_file
-from tradewind.storage.client import file_system_of, translated_client_errors
+from tradewind.storage.client import call_method, file_system_of, translated_client_errors
 from tradewind.storage.errors import BadRecordError
 
 _MISSING = (FileNotFoundError, NotADirectoryError)
+_LIST_REQUESTS = 3
+"""Request timeouts that a listing may take: a large folder needs a request for each 1,000 names."""
 
 
 def read_text(path: str, max_bytes: int = LARGE) -> str | None:
@@ -114,13 +116,13 @@ def create_text(path: str, text: str) -> bool:
 
 def list_names(folder: str) -> list[str]:
     """List the names directly below ``folder``; empty if it does not exist."""
-    with translated_client_errors(folder):
-        fs, name = file_system_of(folder)
-        fs.invalidate_cache(name)
-        try:
-            return sorted(entry.rstrip("/").rpartition("/")[2] for entry in fs.ls(name, detail=False))
-        except FileNotFoundError:
-            return []
+    fs, name = file_system_of(folder)
+    fs.invalidate_cache(name)
+    try:
+        entries = call_method(folder, "ls", name, detail=False, requests=_LIST_REQUESTS)
+    except FileNotFoundError:
+        return []
+    return sorted(entry.rstrip("/").rpartition("/")[2] for entry in entries)
 
 
 def write_aside(path: Path, text: str) -> Path:

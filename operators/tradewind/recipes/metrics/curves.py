@@ -222,26 +222,26 @@ def _size(path: str) -> int | None:
     """Return the size of a file in bytes; None without one."""
     from fsspec.implementations.local import LocalFileSystem
 
-    from tradewind.storage.client import file_system_of, translated_client_errors
+    from tradewind.storage.client import call_method, file_system_of, translated_client_errors
 
-    with translated_client_errors(path):
-        fs, name = file_system_of(path)
-        try:
+    try:
+        with translated_client_errors(path):
+            fs, name = file_system_of(path)
             if isinstance(fs, LocalFileSystem):
                 itself = os.lstat(name)
                 if not stat.S_ISREG(itself.st_mode):
                     raise ValueError(f"{path} is no regular file.")
                 return itself.st_size
             fs.invalidate_cache(name)
-            return int(fs.info(name)["size"])
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        return int(call_method(path, "info", name)["size"])
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def _read(path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-    from tradewind.storage.client import file_system_of, translated_client_errors
+    from tradewind.storage.client import call_method, file_system_of
 
-    with translated_client_errors(path):
-        fs, name = file_system_of(path)
-        starts, ends = zip(*ranges, strict=True)
-        return [bytes(data) for data in fs.cat_ranges([name] * len(ranges), list(starts), list(ends), on_error="raise")]
+    _, name = file_system_of(path)
+    starts, ends = zip(*ranges, strict=True)
+    found = call_method(path, "cat_ranges", [name] * len(ranges), list(starts), list(ends), on_error="raise")
+    return [bytes(data) for data in found]
