@@ -22,6 +22,7 @@ from tradewind_ui.api.app import pages
 
 GUARDS: Final = {
     "run": security.READS_RUN,
+    "logs": security.READS_LOGS,
     "data": security.READS_DATA,
     "clusters": security.READS_CLUSTERS,
 }

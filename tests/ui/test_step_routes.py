@@ -75,7 +75,8 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     Base.metadata.create_all(engine, tables=[XComModel.__table__, TaskInstance.__table__])
     app = FastAPI()
     app.include_router(steps.router)
-    app.dependency_overrides |= {each.dependency: lambda: None for each in steps.router.dependencies}
+    guards = [guard for route in steps.router.routes for guard in route.dependencies]
+    app.dependency_overrides |= {guard.dependency: lambda: None for guard in guards}
     with Session(engine) as session:
         app.dependency_overrides[_get_session] = lambda: session
         yield Server(TestClient(app, raise_server_exceptions=False), session, tmp_path / "store")

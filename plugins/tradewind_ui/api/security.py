@@ -67,6 +67,8 @@ def declare_data_permission() -> None:
 
 READS_RUN: Final = [Depends(plain_ids), Depends(requires_access_dag("GET", DagAccessEntity.XCOM))]
 """For what belongs to a DAG: its id is in the path, as ``dag_id``."""
+READS_LOGS: Final = [Depends(requires_access_dag("GET", DagAccessEntity.TASK_LOGS))]
+"""In addition to READS_RUN, for what shows rows of data, as the log of the task does."""
 READS_DATA: Final = [Depends(may_read_data)]
 """For files below the allowed roots. A route also checks each path by ``deployment_roots()``."""
 READS_CLUSTERS: Final = [Depends(requires_access_connection("GET"))]

@@ -37,7 +37,7 @@ from tradewind.storage import StorageError
 from tradewind.storage.files import existing_many
 from tradewind.tasks.attempt_history import AttemptHistory, read_attempt_history
 from tradewind.text import format_producer
-from tradewind_ui.api.security import READS_RUN
+from tradewind_ui.api.security import READS_LOGS, READS_RUN
 from tradewind_ui.api.step_outputs import (
     Ids,
     OutputPath,
@@ -167,9 +167,9 @@ def metrics_of_step(
         return json_response(read_curves(metrics_path(_version_path(path, version)), name or (), offset))
 
 
-@router.get(f"/progress/{_TASK}", response_model=PipelineProgress | None)
+@router.get(f"/progress/{_TASK}", response_model=PipelineProgress | None, dependencies=READS_LOGS)
 def progress_of_step(path: OutputPath) -> Response:
-    """Return how far the pipeline of a data step is; null without one."""
+    """Return how far the pipeline of a data step is, with the rows that failed; null without one."""
     with answering_for_stores():
         return json_response(read_progress(path))
 
