@@ -22,6 +22,7 @@ from tradewind.fleet.lifecycle.inventory import NodeLine
 from tradewind.fleet.lock import ClusterLock
 from tradewind.fleet.overview import (
     MAX_JOBS,
+    READ_ERRORS,
     CloudOverview,
     ClusterHealth,
     ClusterOverview,
@@ -37,10 +38,10 @@ from tradewind.fleet.overview import (
     ray_overview,
     token_overview,
 )
-from tradewind.fleet.shared_polls import SharedPolls
 from tradewind.fleet.stalled_steps import StalledStep
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.rehearsal.cloud.cloud_storage import LocalCloudStorage
+from tradewind.shared_reads import SharedReads
 from tradewind.storage import NO_ROOTS
 
 SECRET = f"projects/{PROJECT}/secrets/RAY_AUTH_TOKEN"
@@ -95,7 +96,7 @@ def seen(google: LocalGoogle, head: WatchedHead, fleet: Fleet) -> dict[str, Clus
         return RayCluster(cluster.name, head.url if cluster.name == "here" else "http://127.0.0.1:9")
 
     with ClusterLock.of(fleet.cluster("here")).take("restart", "restarting Ray", holder="ada@laptop") as lock:
-        watch = FleetWatch(connect, lambda: NO_ROOTS, SharedPolls(ttl_s=1e9, wait_s=60))
+        watch = FleetWatch(connect, lambda: NO_ROOTS, SharedReads(ttl_s=1e9, wait_s=60, known_errors=READ_ERRORS))
         found = {one.name: one for one in watch.overview(fleet)}
         assert [orphan.cluster for orphan in watch.orphans(fleet)] == ["gone"]
         lock.finish()

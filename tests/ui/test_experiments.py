@@ -1,10 +1,8 @@
-"""Routes of the page Experiments, and the reads that its requests share."""
+"""Routes of the page Experiments."""
 
 from __future__ import annotations
 
-import asyncio
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,22 +14,22 @@ from tests.support.outputs import make_output
 from tradewind.evaluation.results import write_results
 from tradewind.records.lease import Phase
 from tradewind.storage.errors import StoreUnavailableError
-from tradewind_ui.api import shared_reads
-from tradewind_ui.api.shared_reads import HungReadError, Running, SharedReads, TooManyReadsError
 
 pytestmark = pytest.mark.airflow
 
 
-@pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Return the only allowed root, with three versions of a step, a failed step and an evaluation."""
-    root = str(tmp_path / "store")
-    monkeypatch.setenv("AIRFLOW__TRADEWIND__ALLOWED_ROOTS", root)
+    root = str(tmp_path_factory.mktemp("store"))
     for value in range(3):
         make_output(root, "data/clean", value)
     make_output(root, "train", end=Phase.FAILED)
     write_results(make_output(root, "measured"), made_record(), [made_task("arc")])
-    return root
+    Path(root, "link").symlink_to("/etc")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AIRFLOW__TRADEWIND__ALLOWED_ROOTS", root)
+        yield root
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +86,6 @@ def test_leaderboards_have_the_evaluations_with_intervals(store: str, client: An
     ],
 )
 def test_only_prefixes_below_a_root_are_read(store: str, client: Any, route: str, prefix: str, status: int) -> None:
-    Path(store, "link").symlink_to("/etc")
     answer = client.get(f"/experiments/{route}", params={"prefix": prefix.format(store=store)})
     assert answer.status_code == status and (status == 200 or answer.json()["detail"])
 
@@ -103,82 +100,40 @@ def test_store_that_fails_is_reported(store: str, client: Any, monkeypatch: pyte
         assert (answer.status_code, answer.json()["detail"]) == (503, "gs://b: the store cannot be reached")
 
 
+def test_pages_of_the_list_before_are_shown_while_it_is_read_again(
+    store: str, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tradewind_ui.api import experiments
+
+    reads, answered = experiments._reads(wait_s=60), threading.Event()
+    reads._ttl_s = 0.0
+    monkeypatch.setattr(experiments, "_LISTS", reads)
+    first = client.get("/experiments/outputs", params={"limit": 2}).json()
+    monkeypatch.setattr("tradewind_ui.api.experiments.list_outputs", lambda *_: answered.wait(60))
+    reads._wait_s = 0.05
+    try:
+        second = client.get("/experiments/outputs", params={"limit": 2, "offset": 2}).json()
+    finally:
+        answered.set()
+    assert first["reading_s"] is None and second["reading_s"] > 0
+    assert (second["admitted"], len(second["rows"]), second["read_at"]) == (5, 2, first["read_at"])
+
+
 def test_store_that_does_not_answer_takes_no_thread_of_airflow(
     store: str, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from tradewind_ui.api import experiments
+
     answered = threading.Event()
-    reads = SharedReads[Any](wait_s=0.05)
-    monkeypatch.setattr("tradewind_ui.api.experiments._LISTS", reads)
+    monkeypatch.setattr(experiments, "_LISTS", experiments._reads(wait_s=0.05))
     monkeypatch.setattr("tradewind_ui.api.experiments.list_outputs", lambda *_: answered.wait(60))
     try:
         for _ in range(3):
             page = client.get("/experiments/outputs").json()
             assert page["reading_s"] > 0 and page["rows"] == []
-        assert sum(thread.name == "tradewind-read" for thread in threading.enumerate()) == 1
-        monkeypatch.setattr(shared_reads, "HUNG_S", 0.0)
+        assert sum(thread.name == f"read {store}" for thread in threading.enumerate()) == 1
+        monkeypatch.setattr(experiments, "HUNG_S", 0.0)
         hung = client.get("/experiments/outputs")
         assert hung.status_code == 503 and "has not answered for minutes" in hung.json()["detail"]
     finally:
         answered.set()
-
-
-def test_requests_share_a_read_and_its_result_for_a_while() -> None:
-    calls: list[float] = []
-
-    def read() -> int:
-        calls.append(time.monotonic())
-        time.sleep(0.05)
-        return len(calls)
-
-    async def ask(reads: SharedReads[int]) -> list[int | Running]:
-        first = await asyncio.gather(*(reads.get("a", read) for _ in range(5)))
-        return [*first, await reads.get("a", read)]
-
-    assert asyncio.run(ask(SharedReads(ttl_s=60.0))) == [1] * 6
-    assert asyncio.run(ask(SharedReads(ttl_s=0.0))) == [2] * 5 + [3]
-
-
-def test_failed_read_is_made_again() -> None:
-    results = iter([ValueError("no"), 7])
-
-    def read() -> int:
-        result = next(results)
-        if isinstance(result, Exception):
-            raise result
-        return result
-
-    async def ask() -> int | Running:
-        reads = SharedReads[int]()
-        with pytest.raises(ValueError, match="no"):
-            await reads.get("a", read)
-        return await reads.get("a", read)
-
-    assert asyncio.run(ask()) == 7
-
-
-def test_reads_that_hang_are_few_and_results_that_stay_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    over = threading.Event()
-    monkeypatch.setattr(shared_reads, "MAX_RUNNING", 2)
-    monkeypatch.setattr(shared_reads, "MAX_KEPT", 2)
-
-    async def ask() -> None:
-        reads = SharedReads[bool](wait_s=0.01)
-        for key in ("a", "b"):
-            assert isinstance(await reads.get(key, lambda: over.wait(60)), Running)
-        with pytest.raises(TooManyReadsError):
-            await reads.get("c", bool)
-        monkeypatch.setattr(shared_reads, "HUNG_S", 0.0)
-        with pytest.raises(HungReadError):
-            await reads.get("a", bool)
-        monkeypatch.setattr(shared_reads, "HUNG_S", 60.0)
-        over.set()
-        while isinstance(await reads.get("b", bool), Running):
-            pass
-        for key in "cdefg":
-            await reads.get(key, bool)
-        assert len(reads._reads) <= 3
-
-    try:
-        asyncio.run(ask())
-    finally:
-        over.set()

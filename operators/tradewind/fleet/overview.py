@@ -1,7 +1,7 @@
 """Overview of the fleet for viewers: slices, jobs, lock, token and alarms of each cluster, without changing anything.
 
 Each fact has its own poll and its own problem, so a cluster, a store or a Google API that does not answer leaves the
-other facts as they are. ``SharedPolls`` limits the waits.
+other facts as they are. ``SharedReads`` limits the waits.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal
 
+from tradewind.cloud_tpu.errors import TpuApiError
+from tradewind.cloud_tpu.repair.records import SliceRecordError
 from tradewind.cloud_tpu.resources import WITHOUT_MACHINES
 from tradewind.fleet.cloud.token_secret import SecretVersion, TokenSecret
 from tradewind.fleet.clusters import Fleet, FleetCluster
+from tradewind.fleet.errors import FleetError
 from tradewind.fleet.lifecycle.cluster_manager import written_config_hash
 from tradewind.fleet.lifecycle.inventory import (
     READY,
@@ -30,19 +33,23 @@ from tradewind.fleet.lifecycle.inventory import (
 )
 from tradewind.fleet.lifecycle.job_preservation import interruption
 from tradewind.fleet.lock import ClusterLock, FoundLock
-from tradewind.fleet.shared_polls import PollResult, SharedPolls
 from tradewind.fleet.stalled_steps import StalledStep, stalled_steps
 from tradewind.ray_jobs.api import JobsApi
 from tradewind.ray_jobs.cluster import RayCluster
 from tradewind.ray_jobs.details import AIRFLOW_DAG, AIRFLOW_RUN, AIRFLOW_TASK, OUTPUT_PATH, STEP, JobDetails, owner_of
-from tradewind.ray_jobs.errors import RayUnreachableError
+from tradewind.ray_jobs.errors import RayJobsError, RayUnreachableError
 from tradewind.ray_jobs.nodes import NodeInfo, fetch_nodes
 from tradewind.ray_jobs.probe import version_in
 from tradewind.ray_jobs.usage import Usage, Work, fetch_usage, format_amount, may_wait
-from tradewind.storage import Roots
+from tradewind.shared_reads import PollResult, SharedReads
+from tradewind.storage import Roots, StorageError
 from tradewind.text import pluralize, single_line
 from tradewind.timeouts import within
 
+TTL_S: Final = 15.0
+WAIT_S: Final = 4.0
+READ_ERRORS: Final = (FleetError, RayJobsError, StorageError, TpuApiError, SliceRecordError)
+"""Errors whose texts are for users and hold no secrets."""
 RAY_TIMEOUT_S: Final = 8.0
 """Limit for all requests of one poll to a head."""
 TOKEN_TTL_S: Final = 600.0
@@ -309,7 +316,7 @@ class FleetWatch:
     """
 
     def __init__(
-        self, connect: Callable[[FleetCluster], RayCluster], roots: Callable[[], Roots], polls: SharedPolls
+        self, connect: Callable[[FleetCluster], RayCluster], roots: Callable[[], Roots], polls: SharedReads[Any]
     ) -> None:
         self._connect = connect
         self._roots = roots
@@ -323,7 +330,8 @@ class FleetWatch:
         tokens: dict[Hashable, Callable[[], Any]] = {
             self._token_key(one): partial(self._versions, one) for one in clusters
         }
-        self._polls.begin(tokens, ttl_s=TOKEN_TTL_S)  # all at once, so that the waits do not add up
+        for key, read in tokens.items():
+            self._polls.begin(key, read, TOKEN_TTL_S)  # all at once, so that the waits do not add up
         facts = self._facts(clusters) | self._polls.results(tokens, ttl_s=TOKEN_TTL_S)
         heads: dict[str, PollResult[HeadPoll]] = {one.name: facts["head", one.name] for one in clusters}
         stalls: dict[Hashable, Callable[[], Any]] = {

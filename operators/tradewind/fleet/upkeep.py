@@ -15,7 +15,7 @@ from tradewind.records.parsing import FLAG, RAW_TEXT, FieldType, is_count, list_
 from tradewind.text import format_columns
 
 UPKEEP_ASSET: Final = "tradewind_fleet_maintenance"
-"""Asset of ``dags/fleet_maintenance.py`` whose events have the reports as their extra."""
+"""Asset whose events have the reports as their extra."""
 _HEADS: Final = ("cluster", "about", "name", "state", "done")
 
 

@@ -148,6 +148,7 @@ class OutputList:
         experiment_files: Files in which executors say what belongs together.
         cuts: Sentences that say what the list lacks.
         took_s: Seconds that the reads took.
+        read_at: When they ended, in seconds since the epoch.
     """
 
     prefix: str
@@ -155,6 +156,7 @@ class OutputList:
     experiment_files: ExperimentFiles
     cuts: tuple[str, ...]
     took_s: float
+    read_at: float
 
 
 def list_outputs(prefix: str, above: Sequence[str] = (), max_outputs: int = MAX_OUTPUTS) -> OutputList:
@@ -180,7 +182,7 @@ def list_outputs(prefix: str, above: Sequence[str] = (), max_outputs: int = MAX_
         outputs.append(ListedOutput(status, step, version or status.version, experiment, path in pinned))
     outputs.sort(key=lambda each: (each.experiment == "", each.experiment, each.step, -(each.status.since or 0.0)))
     cuts = _cuts(prefix, found, len(read), files)
-    return OutputList(prefix, tuple(outputs), files, cuts, time.monotonic() - began)
+    return OutputList(prefix, tuple(outputs), files, cuts, time.monotonic() - began, time.time())
 
 
 def read_details(outputs: Sequence[OutputStatus]) -> list[OutputDetails]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 from fastapi import APIRouter, HTTPException, Query
 from starlette.concurrency import run_in_threadpool
@@ -31,17 +31,19 @@ from tradewind.records.listing import (
 )
 from tradewind.records.pins import folders_above
 from tradewind.records.record import RecordState
+from tradewind.shared_reads import Running, SharedReads, TooManyReadsError
 from tradewind.storage import StorageError, UnsupportedStoreError, UnusablePathError
 from tradewind.storage.errors import RecordsError
 from tradewind.text import single_line
 from tradewind_ui.api.security import READS_DATA
-from tradewind_ui.api.shared_reads import HungReadError, Running, SharedReads, TooManyReadsError
 
 router = APIRouter(prefix="/experiments", dependencies=READS_DATA)
 
 MAX_EXPERIMENTS: Final = 500
 MAX_FILES: Final = 500
 MAX_CHARS: Final = 4096
+HUNG_S: Final = 240.0
+"""Seconds after which a read counts as one that the store does not answer."""
 
 Prefix = Annotated[str, Query(max_length=MAX_CHARS, description="A root or a folder below one; empty for the first.")]
 Text = Annotated[str, Query(max_length=MAX_CHARS)]
@@ -67,7 +69,8 @@ class OutputsPage:
 
     Attributes:
         roots: The roots of the deployment.
-        reading_s: How many seconds the prefix has been read; None once it is. Until then everything else is empty.
+        reading_s: How many seconds the prefix has been read; None once it is. Until then the rest is of the list
+            before, or empty if there is none.
         rows: By experiment and step, the newest version first.
         offset: Place of the first row among those that the filter admits.
         admitted: Number of outputs that the filter admits.
@@ -75,6 +78,7 @@ class OutputsPage:
         experiments: All experiments, at most ``MAX_EXPERIMENTS``, whatever the filter.
         notes: Sentences that say what is left out.
         took_s: Seconds that the read took.
+        read_at: When it ended, in seconds since the epoch. Only pages of the same time are parts of one list.
     """
 
     prefix: str
@@ -87,6 +91,7 @@ class OutputsPage:
     experiments: list[StateCounts]
     notes: list[str]
     took_s: float
+    read_at: float
 
 
 @dataclass(frozen=True)
@@ -146,8 +151,13 @@ class _Boards:
     speedruns: SpeedrunBoards
 
 
-_LISTS: Final = SharedReads[OutputList]()
-_BOARDS: Final = SharedReads[_Boards]()
+def _reads(wait_s: float = 5.0) -> SharedReads[Any]:
+    """Return shared reads for folders that users choose: few at once, of which few results are kept."""
+    return SharedReads(ttl_s=30.0, wait_s=wait_s, known_errors=(StorageError,), max_running=4, max_kept=4)
+
+
+_LISTS: Final[SharedReads[OutputList]] = _reads()
+_BOARDS: Final[SharedReads[_Boards]] = _reads()
 
 
 @router.get("/outputs")
@@ -172,8 +182,12 @@ async def experiment_outputs(
     """
     prefix, roots = await run_in_threadpool(_checked, prefix)
     listed = await _list(prefix)
+    reading_s = None
     if isinstance(listed, Running):
-        return OutputsPage(prefix, roots, listed.seconds, [], offset, 0, 0, [], [], 0.0)
+        reading_s = listed.seconds
+        if listed.older is None:
+            return OutputsPage(prefix, roots, reading_s, [], offset, 0, 0, [], [], 0.0, 0.0)
+        listed = listed.older
     admitted = OutputFilter(text, frozenset(state or ()), producer, experiment, pinned, file).select(listed)
     versions = Counter((output.experiment, output.step) for output in admitted)
     shown = admitted[offset : offset + limit]
@@ -189,7 +203,7 @@ async def experiment_outputs(
     return OutputsPage(
         prefix=prefix,
         roots=roots,
-        reading_s=None,
+        reading_s=reading_s,
         rows=rows,
         offset=offset,
         admitted=len(admitted),
@@ -197,6 +211,7 @@ async def experiment_outputs(
         experiments=experiments[:MAX_EXPERIMENTS],
         notes=notes,
         took_s=round(listed.took_s, 2),
+        read_at=listed.read_at,
     )
 
 
@@ -261,7 +276,7 @@ def _checked(prefix: str) -> tuple[str, list[str]]:
     return prefix.rstrip("/") or "/", list(roots.paths)
 
 
-async def _list(prefix: str) -> OutputList | Running:
+async def _list(prefix: str) -> OutputList | Running[OutputList]:
     roots = deployment_roots()
     return await _shared(
         _LISTS,
@@ -270,15 +285,16 @@ async def _list(prefix: str) -> OutputList | Running:
     )
 
 
-async def _shared(reads: SharedReads[T], prefix: str, read: Callable[[], T]) -> T | Running:
+async def _shared(reads: SharedReads[T], prefix: str, read: Callable[[], T]) -> T | Running[T]:
     try:
-        return await reads.get(prefix, read)
+        found = await reads.get(prefix, read)
     except TooManyReadsError:
         raise HTTPException(503, "Other folders are being read for other users: open the page again soon.") from None
-    except HungReadError:
-        raise HTTPException(503, f"{prefix}: the store has not answered for minutes. Narrow the prefix.") from None
     except StorageError as error:
         raise _refusal(error) from None
+    if isinstance(found, Running) and found.seconds > HUNG_S:
+        raise HTTPException(503, f"{prefix}: the store has not answered for minutes. Narrow the prefix.")
+    return found
 
 
 def _answered(prefix: str, read: Callable[[], T]) -> T:

@@ -27,10 +27,10 @@ from tradewind.fleet.history import (
     read_pods,
 )
 from tradewind.fleet.lifecycle.inventory import OrphanCluster
-from tradewind.fleet.overview import ClusterHealth, ClusterOverview, FleetWatch
-from tradewind.fleet.shared_polls import PollResult, SharedPolls
+from tradewind.fleet.overview import READ_ERRORS, TTL_S, WAIT_S, ClusterHealth, ClusterOverview, FleetWatch
 from tradewind.fleet.upkeep import UPKEEP_ASSET, PastReport
 from tradewind.records.parsing import RecordFormatError
+from tradewind.shared_reads import PollResult, SharedReads
 from tradewind_ui.api.security import READS_CLUSTERS
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ _Event = tuple[float, Any, str | None, str | None, str | None]
 
 @dataclass(frozen=True)
 class UpkeepView:
-    """The last report of ``fleet_maintenance``.
+    """The last report of upkeep.
 
     Attributes:
         dag_id: With ``run_id`` and ``task_id`` the task that wrote it.
@@ -122,7 +122,7 @@ def _connect(cluster: FleetCluster) -> RayCluster:
     return RayHook(cluster.connection).cluster()
 
 
-polls = SharedPolls()
+polls = SharedReads[Any](ttl_s=TTL_S, wait_s=WAIT_S, known_errors=READ_ERRORS)
 watch = FleetWatch(_connect, deployment_roots, polls)
 
 
@@ -133,7 +133,7 @@ def fleet() -> FleetView:
     if found is None:
         return FleetView(problem is not None, problem, [], [], None, None)
     reports: dict[Hashable, Callable[[], Any]] = {"last report": last_report}
-    polls.begin(reports)
+    polls.begin("last report", last_report)  # at once, so that the waits do not add up
     clusters = watch.overview(found)
     upkeep: PollResult[UpkeepView] = polls.results(reports)["last report"]
     why = None if upkeep.value is not None else upkeep.problem or f"There is no event of the asset {UPKEEP_ASSET} yet."

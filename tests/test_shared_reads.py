@@ -1,7 +1,8 @@
-"""Polls that are shared: one call at a time for each key, and a limit to every wait."""
+"""Reads that are shared: one at a time for each key, and a limit to every wait."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -10,8 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.waiting import until
-from tradewind.fleet.errors import FleetError
-from tradewind.fleet.shared_polls import PollResult, SharedPolls
+from tradewind.shared_reads import PollResult, Running, SharedReads, TooManyReadsError
 
 
 class Service:
@@ -41,13 +41,17 @@ class Clock:
         return self.now
 
 
-def asked(polls: SharedPolls, service: Callable[[], Any]) -> PollResult[Any]:
+def shared(**limits: Any) -> SharedReads[Any]:
+    return SharedReads(**{"ttl_s": 15, "wait_s": 60, "known_errors": (OSError,)} | limits)
+
+
+def asked(polls: SharedReads[Any], service: Callable[[], Any]) -> PollResult[Any]:
     return polls.results({"one": service})["one"]
 
 
 def test_many_viewers_cost_one_call() -> None:
     service, clock = Service(is_open=False), Clock()
-    polls = SharedPolls(ttl_s=15, wait_s=1e9, clock=clock)
+    polls = shared(ttl_s=15, wait_s=1e9, clock=clock)
     found: list[PollResult[Any]] = []
     viewers = [threading.Thread(target=lambda: found.append(asked(polls, service))) for _ in range(10)]
     for viewer in viewers:
@@ -65,7 +69,7 @@ def test_many_viewers_cost_one_call() -> None:
 
 def test_dead_service_costs_one_thread_and_one_wait() -> None:
     dead, well = Service(is_open=False), Service()
-    polls = SharedPolls(ttl_s=0, wait_s=0.2)
+    polls = shared(ttl_s=0, wait_s=0.2)
     began = time.monotonic()
     first = polls.results({"dead": dead, "well": well})
     assert time.monotonic() - began < 5
@@ -79,13 +83,13 @@ def test_dead_service_costs_one_thread_and_one_wait() -> None:
     until(lambda: asked_of(polls, "dead", dead).value is not None)
 
 
-def asked_of(polls: SharedPolls, key: str, service: Service) -> PollResult[Any]:
+def asked_of(polls: SharedReads[Any], key: str, service: Service) -> PollResult[Any]:
     return polls.results({key: service}, ttl_s=1e9)[key]
 
 
 def test_slow_poll_shows_old_value_with_its_age() -> None:
     service, clock = Service(), Clock()
-    polls = SharedPolls(ttl_s=15, wait_s=0, clock=clock)
+    polls = shared(ttl_s=15, wait_s=0, clock=clock)
     asked(polls, service)
     until(lambda: asked(polls, service) == PollResult(1))
     service.open.clear()
@@ -99,15 +103,83 @@ def test_slow_poll_shows_old_value_with_its_age() -> None:
 @pytest.mark.parametrize(
     ("error", "problem"),
     [
-        (FleetError("Cluster here has no head."), "Cluster here has no head."),
+        (OSError("Cluster here has no head."), "Cluster here has no head."),
         (RuntimeError("token abc"), "It cannot be read (RuntimeError): see the log of the API server."),
     ],
 )
 def test_failure_is_shared_and_only_known_errors_are_shown(error: Exception, problem: str) -> None:
     service, clock = Service(), Clock()
-    polls = SharedPolls(ttl_s=15, wait_s=1e9, clock=clock)
+    polls = shared(ttl_s=15, wait_s=1e9, clock=clock)
     assert asked(polls, service).value == 1
     service.error = error
     clock.now += 20
     assert asked(polls, service) == asked(polls, service) == PollResult(None, problem)
     assert service.calls == 2
+
+
+def test_requests_share_a_read_without_a_thread_each() -> None:
+    service = Service(is_open=False)
+
+    async def ask() -> list[Any]:
+        reads = shared()
+        asked = [asyncio.ensure_future(reads.get("a", service)) for _ in range(5)]
+        await asyncio.sleep(0.01)
+        asked[0].cancel()  # a viewer who leaves takes the read from no other
+        service.open.set()
+        return [*(await asyncio.gather(*asked[1:])), await reads.get("a", service)]
+
+    assert asyncio.run(ask()) == [1] * 5
+
+
+def test_request_gets_older_result_while_a_newer_is_read() -> None:
+    service, clock = Service(), Clock()
+
+    async def ask() -> Any:
+        reads = shared(wait_s=10, clock=clock)
+        assert await reads.get("a", service) == 1
+        clock.now += 16
+        service.open.clear()
+        reads._wait_s = 0.01
+        return await reads.get("a", service)
+
+    try:
+        assert asyncio.run(ask()) == Running(0.0, older=1)
+    finally:
+        service.open.set()
+
+
+def test_error_is_raised_until_it_is_old() -> None:
+    service, clock = Service(), Clock()
+    service.error = OSError("no")
+
+    async def ask() -> Any:
+        reads = shared(clock=clock)
+        for _ in range(2):
+            with pytest.raises(OSError, match="no"):
+                await reads.get("a", service)
+        service.error = None
+        clock.now += 16
+        return await reads.get("a", service)
+
+    assert asyncio.run(ask()) == 2
+
+
+def test_reads_that_hang_and_results_that_stay_are_few() -> None:
+    hung = Service(is_open=False)
+
+    async def ask() -> None:
+        reads = shared(wait_s=0.01, max_running=2, max_kept=2)
+        for key in ("a", "b"):
+            assert isinstance(await reads.get(key, hung), Running)
+        with pytest.raises(TooManyReadsError):
+            await reads.get("c", bool)
+        hung.open.set()
+        for key in "abcdefg":
+            while isinstance(await reads.get(key, bool), Running):
+                pass
+        assert set(reads._reads) == {"f", "g"}
+
+    try:
+        asyncio.run(ask())
+    finally:
+        hung.open.set()
