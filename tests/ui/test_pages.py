@@ -1,7 +1,7 @@
 """The pages in Airflow's own UI, in a browser: themes, keyboard, narrow windows, 1,000 steps, errors, path prefixes.
 
 One server and one browser serve all tests. A page is loaded once for all that is looked at in it, since each load of
-Airflow's UI takes two seconds of CPU. `make test` looks at two pages, and the long tests at all.
+Airflow's UI takes two seconds of CPU. `make test` looks at two pages and the empty tabs, the long tests at all.
 """
 
 from __future__ import annotations
@@ -38,16 +38,13 @@ def step_path(stack: UiStack, dag_id: str, task_id: str) -> str:
     return f"dags/{dag_id}/runs/{stack.run_ids(dag_id)[0]}/tasks/{task_id}/plugin/tradewind_step"
 
 
-def only_long_but(*names: str) -> list[Any]:
-    """Return all pages as parameters; those that are not named are for long tests."""
-    return [name if name in names else pytest.param(name, marks=pytest.mark.long) for name in PAGES]
-
-
 def serious_findings(page: Any) -> list[str]:
     """Return what axe finds in the plugin's part of the page."""
     assert AXE.exists(), f"There is no {AXE}: run `make check-ui`, which installs it."
     if not page.evaluate("typeof axe === 'object'"):
         page.evaluate(AXE.read_text())
+    # Colors between two themes have no contrast.
+    page.wait_for_function("!document.getAnimations().some((each) => each instanceof CSSTransition)")
     found = page.evaluate("(root) => axe.run({include: [[root]]}, {resultTypes: ['violations']})", ROOT)
     return [
         f"{finding['id']}: {node['html'][:200]}"
@@ -104,7 +101,9 @@ def check_page(page: OpenPage, path: str, text: str) -> None:
     assert page.problems == []
 
 
-@pytest.mark.parametrize("name", only_long_but("plan", "data"))
+@pytest.mark.parametrize(
+    "name", [name if name in ("plan", "data") else pytest.param(name, marks=pytest.mark.long) for name in PAGES]
+)
 def test_page_in_both_themes_by_keyboard_and_narrow(name: str, stack: UiStack, opened: OpenPages) -> None:
     path_of, text = PAGES[name]
     with opened(stack) as page:
@@ -117,7 +116,8 @@ def test_training_in_both_themes_by_keyboard_and_narrow(full_stack: UiStack, ope
         check_page(page, step_path(full_stack, "tiny_model", "tiny_train_small"), "tiny/train_small")
 
 
-@pytest.mark.parametrize("name", only_long_but("plan"))
+@pytest.mark.long
+@pytest.mark.parametrize("name", PAGES)
 def test_page_says_that_its_server_does_not_answer(name: str, stack: UiStack, opened: OpenPages) -> None:
     path_of, _ = PAGES[name]
     with opened(stack) as page:
@@ -148,6 +148,7 @@ def test_tabs_of_other_dags_say_why_they_are_empty(stack: UiStack, opened: OpenP
         assert page.problems == []
 
 
+@pytest.mark.long
 def test_viewer_sees_what_is_refused(stack: UiStack, opened: OpenPages) -> None:
     with opened(stack, user="viewer") as page:
         root = page.open("plugin/tradewind_fleet")
