@@ -114,7 +114,16 @@ def test_step_in_plan_is_told_with_its_state_and_links(server: Server, output: s
         200, "train", "finished", 2, "RUN",
     )  # fmt: skip
     assert about["shows"] == ["metrics"] and not about["is_active"] and about["problem"] is None
+    assert not about["is_by_other_run"]
     assert about["links"] == [{"name": "Ray job", "url": "https://ray.example/#/jobs/j2"}]
+
+
+def test_output_of_a_later_run_is_said_to_be_its(server: Server, output: str) -> None:
+    by = {"dag": "d", "run": "tomorrow", "task": "train"}
+    lease = Lease("w", NOW, Phase.COMMITTED, attempt=3, by=by, witness="metrics.jsonl")
+    write_text(lease_path(output), lease.to_json())
+    about = server.get("about")[1]
+    assert (about["state"], about["is_by_other_run"]) == ("finished", True)
 
 
 def test_each_route_reads_the_output(server: Server, output: str) -> None:

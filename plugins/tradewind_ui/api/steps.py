@@ -75,6 +75,7 @@ class StepAbout:
         why_empty: Why there is no step; the other fields are empty then.
         decision: The plan's; None outside a plan.
         producer: The run or script that made or makes the output.
+        is_by_other_run: The producer is another run than this one.
         state: State of the output; None if the store does not say.
         written_at: When its lease was last written, in seconds since 1970.
         task_state: State of the task in Airflow.
@@ -90,6 +91,7 @@ class StepAbout:
     decision: str | None = None
     reason: str | None = None
     producer: str | None = None
+    is_by_other_run: bool = False
     estimate: str | None = None
     place: str | None = None
     is_forced: bool = False
@@ -117,7 +119,7 @@ def about_step(ids: Ids, session: SessionDep) -> Response:
     try:
         check_path(step.output_path)
         record = read_output_record(step.output_path)
-        fields |= {**_recorded(record), "shows": _shown(step.output_path)}
+        fields |= {**_recorded(record, ids), "shows": _shown(step.output_path)}
         fields["is_active"] = is_waited_for or record.state is RecordState.AT_WORK
     except StorageError as error:
         fields |= {"problem": str(error)[:MAX_TEXT], "is_active": is_waited_for}
@@ -222,13 +224,16 @@ def _planned(step: PlannedStep | UnplannedStep) -> dict[str, Any]:
     return {name: value[:MAX_TEXT] if isinstance(value, str) else value for name, value in fields.items()}
 
 
-def _recorded(record: Record) -> dict[str, Any]:
+def _recorded(record: Record, ids: TaskIds) -> dict[str, Any]:
     lease = record.lease
     if lease is None or lease.flaw is not None:
         return {"state": record.state}
     fields = {"state": record.state, "attempt": lease.attempt, "written_at": lease.timestamp or None}
     producer = format_producer(lease.by)[:MAX_TEXT]
-    return {**fields, "producer": producer} if producer else fields
+    if not producer:
+        return fields
+    is_by_other_run = (lease.by.get("dag"), lease.by.get("run")) != (ids.dag_id, ids.run_id)
+    return {**fields, "producer": producer, "is_by_other_run": is_by_other_run}
 
 
 def _shown(path: str) -> tuple[str, ...]:

@@ -58,6 +58,7 @@ export const Header = ({ about }: { readonly about: About }) => {
         <Badge colorPalette={palette} size="md">
           {state}
           {about.attempt > 0 && about.state === "at work" ? `, attempt ${about.attempt}` : ""}
+          {about.is_by_other_run ? ", by another run" : ""}
         </Badge>
         {about.is_forced ? <Badge size="md">forced</Badge> : undefined}
       </HStack>

@@ -10,6 +10,7 @@ import type { Line } from "./curves";
 import { useCurves, useVersions } from "./queries";
 import type { Ids } from "./queries";
 import { Section } from "./Section";
+import { versionBefore } from "./versions";
 
 const Plot = lazy(() => import("./Plot"));
 
@@ -79,8 +80,7 @@ export const Metrics = ({ hash, ids, isActive }: Props) => {
   const { beside, isLog, names, setBeside, setLog, setNames } = useChoice();
   const versions = useVersions(ids);
   const others = (versions.data?.versions ?? []).filter((version) => !version.is_this);
-  const own = versions.data?.versions.find((version) => version.is_this)?.made_at ?? Number.POSITIVE_INFINITY;
-  const before = others.find(({ made_at }) => typeof made_at === "number" && made_at < own) ?? others[0];
+  const before = versionBefore(versions.data?.versions ?? []);
   const version = beside === NONE || beside === hash ? undefined : (beside ?? before?.hash);
   const mine = useCurves(ids, names, isActive);
   const shown = mine.data?.curves.map(({ name }) => name) ?? [];

@@ -1,7 +1,6 @@
 import { HStack, NativeSelect, Stack, Text } from "@chakra-ui/react";
 import { useSearchParams } from "react-router-dom";
 
-import type { Schemas } from "../../api/client";
 import { Causes } from "../../components/Causes";
 import { ConfigDiff } from "../../components/ConfigDiff";
 import { Loading } from "../../components/Frame";
@@ -10,8 +9,8 @@ import { formatCount, formatSince } from "../../components/format";
 import { useDifference, useVersions } from "./queries";
 import type { Ids } from "./queries";
 import { Section } from "./Section";
-
-type Version = Schemas["StoredVersion"];
+import { versionBefore } from "./versions";
+import type { Version } from "./versions";
 
 const titleOf = ({ hash, is_this, made_at, state }: Version) =>
   [
@@ -32,6 +31,7 @@ type PickProps = {
 const Pick = ({ label, onPick, value, versions }: PickProps) => (
   <NativeSelect.Root size="sm" width="64">
     <NativeSelect.Field aria-label={label} onChange={(event) => onPick(event.currentTarget.value)} value={value}>
+      {value === "" ? <option value="">Choose a version</option> : undefined}
       {versions.map((version) => (
         <option key={version.hash} value={version.hash}>
           {titleOf(version)}
@@ -74,16 +74,14 @@ export const Versions = ({ hash, ids }: { readonly hash: string; readonly ids: I
       { replace: true },
     );
   const versions = data?.versions ?? [];
-  const others = versions.filter((version) => !version.is_this);
-  const own = versions.find((version) => version.is_this)?.made_at ?? Number.POSITIVE_INFINITY;
-  const before = others.find(({ made_at }) => typeof made_at === "number" && made_at < own) ?? others[0];
-  const old = parameters.get("old") ?? before?.hash;
+  const hasOthers = versions.some((version) => !version.is_this);
+  const old = parameters.get("old") ?? versionBefore(versions)?.hash ?? "";
   const now = parameters.get("new") ?? hash;
 
   return (
     <Section
       aside={
-        old === undefined ? undefined : (
+        !hasOthers ? undefined : (
           <HStack flexWrap="wrap" gap={2}>
             <Pick label="Earlier version" onPick={pick("old")} value={old} versions={versions} />
             <Text aria-hidden>→</Text>
@@ -95,10 +93,14 @@ export const Versions = ({ hash, ids }: { readonly hash: string; readonly ids: I
     >
       {error === null ? undefined : <Problem error={error} />}
       {data === undefined && error === null ? <Loading /> : undefined}
-      {data !== undefined && old === undefined ? (
-        <Text color="fg.muted">No other version of this step is beside its output, so there is nothing to compare.</Text>
+      {data !== undefined && old === "" ? (
+        <Text color="fg.muted">
+          {hasOthers
+            ? "All other versions of this step were made later. Choose two to compare."
+            : "No other version of this step is beside its output, so there is nothing to compare."}
+        </Text>
       ) : undefined}
-      {old === undefined ? undefined : <Difference ids={ids} now={now} old={old} />}
+      {old === "" ? undefined : <Difference ids={ids} now={now} old={old} />}
       {data !== undefined && data.left_out > 0 ? (
         <Text color="fg.muted">{formatCount(data.left_out)} older versions are not listed.</Text>
       ) : undefined}

@@ -10,6 +10,7 @@ import { aligned, merged } from "./curves";
 import { idsOf } from "./queries";
 import { axesOf, percent, spanOf, ticksOf } from "./timeAxis";
 import type { Attempt } from "./timeAxis";
+import { versionBefore } from "./versions";
 
 /** The client of the API takes the browser's function when it is imported. */
 const server = vi.hoisted(() => {
@@ -86,6 +87,22 @@ test("attempts share an axis unless the pauses between them are long", () => {
   expect(spanOf({ ...attempt(0, 0), ended_at: null, started_at: null }, 5)).toBeUndefined();
 });
 
+test.each([
+  ["an earlier one", [["new", 9], ["this", 5], ["old", 3], ["older", 1]], "old"],
+  ["none when all are later", [["newer", 9], ["new", 7], ["this", 5], ["unknown", null]], undefined],
+  ["the newest before a version that is not made", [["new", 9], ["old", 3], ["this", null]], "new"],
+] as const)("the version before is %s", (_, made, expected) => {
+  const versions = made.map(([hash, made_at]) => ({
+    hash,
+    is_this: hash === "this",
+    made_at,
+    output_path: "",
+    producer: "",
+    state: "finished" as const,
+  }));
+  expect(versionBefore(versions)?.hash).toBe(expected);
+});
+
 test.each([1, 59, 3600, 100_000, 90 * 86_400])("an axis of %d seconds has few ticks", (length) => {
   const ticks = ticksOf({ end: 7 + length, start: 7 });
   expect(ticks.length).toBeGreaterThan(1);
@@ -148,7 +165,7 @@ test("a task of another operator says why it has no step", async () => {
 test("a step shows its state, its reason, its config, and what a section cannot read", async () => {
   const entry = { depth: 0, is_input: false, is_versioned: true, key: "seed", path: "seed", size: 0, text: "7" };
   show({
-    about: ABOUT,
+    about: { ...ABOUT, is_by_other_run: true },
     attempts: {
       attempts: [attempt(0, 100, { outcome: "failed", phases: [{ ended_at: 100, kind: "running", slices: [], started_at: 0 }], reason: "ValueError: <b>no</b>" })],
       left_out: 0,
@@ -160,6 +177,7 @@ test("a step shows its state, its reason, its config, and what a section cannot 
     },
   });
   expect(await screen.findByText(/failed before: ValueError/u)).toBeTruthy();
+  expect(screen.getByText("failed, by another run")).toBeTruthy();
   expect(await screen.findByText("ValueError: <b>no</b>")).toBeTruthy();
   expect(await screen.findByLabelText("Attempt 1: running 100 s")).toBeTruthy();
   expect(await screen.findByTitle("seed")).toBeTruthy();
