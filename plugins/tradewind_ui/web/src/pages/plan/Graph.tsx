@@ -24,7 +24,7 @@ type Props = {
 };
 
 const NODE_TYPES = { step: StepNode };
-/** More steps than this are not shown at once, but from the first that has work; a map shows the rest. */
+/** Of more steps than this, the first view shows those that have work; a map shows the rest. */
 const MAX_FITTED = 60;
 const FIT = { duration: 0, maxZoom: 1, padding: 0.08 };
 
@@ -62,8 +62,11 @@ const nodesOf = ({ positions, steps }: Layout): Array<StepNodeType> =>
 const flowEdges = (steps: ReadonlyArray<Step>): Array<FlowEdge> =>
   edgesOf(steps).map((edge) => ({ ...edge, focusable: false, selectable: false }));
 
-const firstOfInterest = (steps: ReadonlyArray<Step>): Step | undefined =>
-  steps.find(({ decision }) => decision !== "REUSE" && decision !== "PRUNED") ?? steps[0];
+/** Return the steps that the first view shows: those that have work, or all. */
+export const shownFirst = (steps: ReadonlyArray<Step>): ReadonlyArray<Step> => {
+  const work = steps.filter(({ decision }) => decision !== "REUSE" && decision !== "PRUNED");
+  return steps.length <= MAX_FITTED || work.length === 0 ? steps : work;
+};
 
 const Flow = ({ height, label, layout, select, selected }: Omit<Props, "steps"> & { readonly layout: Layout }) => {
   const { fitView, setCenter } = useReactFlow();
@@ -73,11 +76,10 @@ const Flow = ({ height, label, layout, select, selected }: Omit<Props, "steps"> 
 
   useEffect(() => {
     const shown = layout.positions.get(selected);
-    const start = shown ?? layout.positions.get(firstOfInterest(layout.steps)?.task_id ?? "");
-    if (layout.steps.length <= MAX_FITTED && shown === undefined) {
-      void fitView(FIT);
-    } else if (start !== undefined) {
-      void setCenter(start.x + NODE.width, start.y + NODE.height / 2, { duration: 0, zoom: 0.8 });
+    if (shown === undefined) {
+      void fitView({ ...FIT, nodes: shownFirst(layout.steps).map(({ task_id: id }) => ({ id })) });
+    } else {
+      void setCenter(shown.x + NODE.width, shown.y + NODE.height / 2, { duration: 0, zoom: 0.8 });
     }
     // Only a new layout moves the view: a selection stays where the user looks.
     // eslint-disable-next-line react-hooks/exhaustive-deps

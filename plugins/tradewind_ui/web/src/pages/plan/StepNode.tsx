@@ -55,7 +55,7 @@ export const StepNode = memo(({ data: { step } }: NodeProps<StepNodeType>) => {
         aria-label={isReadable ? undefined : `${step.name}, version ${step.hash}: ${step.decision}, ${step.reason}`}
         aria-pressed={isSelected}
         as="button"
-        bg="colorPalette.subtle"
+        bg={isReadable ? "colorPalette.subtle" : "colorPalette.solid"}
         borderColor={isSelected ? "colorPalette.fg" : "colorPalette.emphasized"}
         borderRadius="md"
         borderWidth={isSelected ? 3 : 1}

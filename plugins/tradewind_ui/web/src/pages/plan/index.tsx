@@ -1,6 +1,6 @@
 import { Alert, Box, Flex, Heading, Link, Stack, Text } from "@chakra-ui/react";
 import { useQuery } from "@tanstack/react-query";
-import { Suspense, lazy, useCallback, useEffect, useMemo } from "react";
+import { Suspense, lazy, useCallback, useEffect, useMemo, useRef } from "react";
 import { Link as RouterLink } from "react-router-dom";
 
 import { answered, api } from "../../api/client";
@@ -18,7 +18,8 @@ import { StepPanel, runPath } from "./StepPanel";
 import { StepTable } from "./StepTable";
 import { Summary } from "./Summary";
 
-const Graph = lazy(() => import("./Graph"));
+const loadGraph = () => import("./Graph");
+const Graph = lazy(loadGraph);
 
 type RunPlans = Schemas["RunPlans"];
 
@@ -63,7 +64,7 @@ type SectionProps = {
 };
 
 const Section = ({ change, group, height, select, view }: SectionProps) => {
-  const { left_out: leftOut = 0, plan, problem } = group;
+  const { inputs_left_out: hasNoInputs = false, left_out: leftOut = 0, plan, problem } = group;
   const { decisions, input, name } = view;
   const all = plan?.steps;
   const steps = useMemo(() => filterSteps(all ?? [], { decisions, input, name }), [all, decisions, input, name]);
@@ -90,6 +91,12 @@ const Section = ({ change, group, height, select, view }: SectionProps) => {
           <Alert.Title>{leftOut} more steps are not shown; the log of the task “plan” has those that run.</Alert.Title>
         </Alert.Root>
       ) : undefined}
+      {hasNoInputs ? (
+        <Alert.Root size="sm" status="warning">
+          <Alert.Indicator />
+          <Alert.Title>The steps have too many inputs to draw, so the graph shows none; the page of a step lists its own.</Alert.Title>
+        </Alert.Root>
+      ) : undefined}
       {typeof plan?.estimate === "string" ? (
         <Text color="fg.muted" fontSize="sm">
           Estimate: {plan.estimate}
@@ -111,7 +118,15 @@ const Plans = ({ dagId, plans, runId }: { readonly dagId: string; readonly plans
   const steps = useMemo(() => plans.flatMap((group) => group.plan?.steps ?? []), [plans]);
   const shown = filterSteps(steps, view).length;
   const selected = steps.find((step) => step.task_id === view.step);
-  const select = useCallback((taskId: string) => change({ step: taskId }), [change]);
+  const list = useRef<HTMLDivElement>(null);
+  const opener = useRef<Element>(null);
+  const select = useCallback(
+    (taskId: string) => {
+      opener.current = document.activeElement;
+      change({ step: taskId });
+    },
+    [change],
+  );
   const open = useCallback(
     (wanted: string) => {
       const bare = wanted.replace(/-[0-9a-f]{6}$/u, "");
@@ -124,13 +139,22 @@ const Plans = ({ dagId, plans, runId }: { readonly dagId: string; readonly plans
     },
     [change, steps],
   );
-  const close = () => change({ step: "" });
+  const close = () => {
+    change({ step: "" });
+    // The focus returns to where the step was opened, or to its node, so that the keyboard goes on from there.
+    const nodes = list.current?.querySelectorAll<HTMLElement>("[data-task]") ?? [];
+    const node = [...nodes].find(({ dataset }) => dataset["task"] === view.step);
+    const back = [opener.current, node, list.current].find((element) => element !== document.body && element?.isConnected);
+    if (back instanceof HTMLElement) {
+      back.focus({ preventScroll: back === list.current });
+    }
+  };
 
   return (
     <Stack gap={3} p={2}>
       <Summary change={change} shown={shown} steps={steps} view={view} />
       <Flex align="start" direction={{ base: "column", lg: "row" }} gap={3}>
-        <Stack flex={1} gap={4} minW={0} w="full">
+        <Stack flex={1} gap={4} minW={0} outline="none" ref={list} tabIndex={-1} w="full">
           {plans.map((group) => (
             <Section
               change={change}
@@ -160,7 +184,11 @@ const Plan = ({ dagId = "", runId = "" }: PageProps) => {
     refetchInterval: (query) => (isPlanning(query.state.data) ? POLL : false),
     staleTime: 30_000,
   });
-  useEffect(warmUp, []);
+  useEffect(() => {
+    // While the plan is requested.
+    warmUp();
+    loadGraph().catch(() => undefined);
+  }, []);
 
   if (error !== null) {
     return <Problem error={error} />;

@@ -22,6 +22,7 @@ const server = vi.hoisted(() => {
 import Plan, { isPlanning } from ".";
 import { parseView, withView } from "./address";
 import { bundlesOf } from "./bundles";
+import { shownFirst } from "./Graph";
 import { edgesOf, inColumns, placed } from "./layout";
 import { changedInputs, filterSteps } from "./model";
 import type { Step } from "./model";
@@ -93,6 +94,13 @@ describe("layout", () => {
     expect(bundlesOf([step("mix"), ...branches.flat()]).map(({ members }) => members.length)).toEqual([1, 300, 300]);
   });
 
+  it("first shows all steps, and of many those that have work", () => {
+    const many = Array.from({ length: 90 }, (_, index) => step(`${index}`, { decision: index > 80 ? "WAIT" : "REUSE" }));
+    expect(shownFirst(STEPS)).toHaveLength(3);
+    expect(shownFirst(many).map(({ name }) => name)).toEqual(["81", "82", "83", "84", "85", "86", "87", "88", "89"]);
+    expect(shownFirst(many.slice(0, 70))).toHaveLength(70);
+  });
+
   it("goes to the nearest step in the direction of an arrow key", () => {
     const positions = new Map([
       ["a", { x: 0, y: 0 }],
@@ -134,6 +142,17 @@ describe("page", () => {
     await userEvent.click(screen.getByRole("button", { name: "1 BLOCKED" }));
     expect(screen.getByText("1 of 3 steps")).toBeTruthy();
     expect(screen.queryByText("clean")).toBeNull();
+  }, 30_000);
+
+  it("returns the focus to the row that opened a step", async () => {
+    show({ plans: [{ group: "", inputs_left_out: true, left_out: 0, plan, problem: null }], tasks: [] });
+    const user = userEvent.setup();
+    await user.click(await screen.findByText("clean"));
+    expect(document.activeElement?.textContent).toBe("clean");
+    await user.keyboard("{Escape}");
+    expect(screen.queryByRole("button", { name: "Close the step" })).toBeNull();
+    expect(document.activeElement?.getAttribute("data-index")).toBe("1");
+    expect(screen.getByText(/The steps have too many inputs to draw/u)).toBeTruthy();
   }, 30_000);
 
   it("opens the step of the address with links to its producer, output and task", async () => {
