@@ -21,7 +21,7 @@ BASE_PATH: Final = "/airflow"
 """Path of ``[api] base_url``: all tests but those of other paths have a prefix to get wrong."""
 WIDE: Final = (1440, 900)
 NARROW: Final = (600, 900)
-TIMEOUT_MS: Final = 60_000
+TIMEOUT_MS: Final = 120_000
 ROOT: Final = "[data-tradewind]"
 """Selector of the plugin's part of a page."""
 
