@@ -132,6 +132,14 @@ def test_goodput_is_divided_at_midnight() -> None:
     )
 
 
+@pytest.mark.parametrize("end", [1e11, 1e300])
+def test_event_in_the_far_future_makes_no_days(end: float) -> None:
+    events = [TimelineEvent("started", 0.0), TimelineEvent("preempted", end), TimelineEvent("done", end)]
+    pods = [PodRecord("here", events)] * 50
+    assert len(goodput_by_day(pods, START)) == 15
+    assert preemptions_by_day([], pods, ZONES) == []
+
+
 def test_last_days_end_today() -> None:
     assert last_days(START + 5, 2) == [day_of(START - 1), TODAY]
 

@@ -201,6 +201,8 @@ def test_newest_experiment_file_names_the_output(tmp_path: Path) -> None:
         fields = {"steps": [{"output_path": "/x/a"}], "created_date": f"2026-01-{day}"}
         (folder / f"{name}-0a1b2c.json").write_text(json.dumps(fields))
     (folder / "notes.json").write_text("{}")
+    Path(os.fsdecode(os.fsencode(folder) + b"/odd\xff-0a1b2c.json")).write_text("{}")
     files = read_experiment_files([str(tmp_path), str(tmp_path / "none")])
+    assert files.cut.startswith("1 of 4 files of experiments in ")
     assert [file.name for file in files.files] == ["new", "old", "older"]
     assert files.experiment_of_output() == {"/x/a": "new"}

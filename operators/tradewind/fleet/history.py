@@ -34,6 +34,8 @@ MAX_PODS: Final = 200
 """Timelines of one cluster that are read, the newest."""
 _PREEMPTED: Final = ("Google says PREEMPTED", "Google says SUSPEND")
 """What upkeep reports of a preempted slice, and of a queued resource whose capacity was taken."""
+_YEAR_2100: Final = 4_102_444_800.0
+"""No event is later; any job on a cluster may write a timeline."""
 _ENDS: Final = frozenset({"preempted", "failed", "ended", "done", "scaled"})
 
 
@@ -132,7 +134,7 @@ def preemptions_by_day(
         (day_of(event.at), pod.cluster, event.slice_name or "")
         for pod in pods
         for event in pod.events
-        if event.name == "preempted"
+        if event.name == "preempted" and 0 <= event.at < _YEAR_2100
     )
     counts: Counter[tuple[str, str]] = Counter()
     for slice_day in of_upkeep.keys() | of_pods.keys():
@@ -160,12 +162,13 @@ def _is_preempted(line: UpkeepLine) -> bool:
 
 
 def goodput_by_day(pods: Iterable[PodRecord], now: float) -> list[DayGoodput]:
-    """Return the goodput of each cluster on each day with a pod, in order."""
+    """Return the goodput of each cluster on each day that is shown and has a pod, in order."""
+    shown = now - DAYS * DAY_S, now + DAY_S
     wall: dict[tuple[str, str], float] = defaultdict(float)
     productive: dict[tuple[str, str], float] = defaultdict(float)
     for pod in pods:
         for span in _spans(pod, now):
-            for day, share in _by_day(span.begin, span.end):
+            for day, share in _by_day(span, *shown):
                 wall[day, pod.cluster] += share * (span.end - span.begin)
                 productive[day, pod.cluster] += share * span.productive_s
     found = []
@@ -201,10 +204,10 @@ def _kept(event: TimelineEvent, saved: float) -> float:
     return 1.0 - min(1.0, event.lost_steps / made) if made > 0 else 1.0
 
 
-def _by_day(begin: float, end: float) -> Iterator[tuple[str, float]]:
-    """Yield the days between two times, each with its share of the time."""
-    at = begin
+def _by_day(span: _Span, since: float, until: float) -> Iterator[tuple[str, float]]:
+    """Yield the days of a span between two times, each with its share of the whole span."""
+    at, end = max(span.begin, since), min(span.end, until)
     while at < end:
-        until = min(end, (at // DAY_S + 1) * DAY_S)
-        yield day_of(at), (until - at) / (end - begin)
-        at = until
+        midnight = min(end, (at // DAY_S + 1) * DAY_S)
+        yield day_of(at), (midnight - at) / (span.end - span.begin)
+        at = midnight

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from tradewind.records.info_files import EXPERIMENTS_FOLDER, is_experiment_file
 from tradewind.records.parsing import OBJECT, TEXT, RecordFormatError, list_of, parse_fields, parse_object
+from tradewind.storage import Location, StorageError
 from tradewind.storage.bounded_read import Content
 from tradewind.storage.files import list_names, read_contents
 from tradewind.text import single_line
@@ -82,11 +83,20 @@ def read_experiment_files(prefixes: Sequence[str]) -> ExperimentFiles:
     paths = [
         posixpath.join(folder, name) for folder in folders for name in list_names(folder) if is_experiment_file(name)
     ]
-    found = list(_read(paths[:MAX_FILES]))
+    found = list(_read([path for path in paths if _has_address(path)][:MAX_FILES]))
     found.sort(key=lambda file: (file.created, file.path), reverse=True)
     left = len(paths) - len(found)
     cut = f"{left:,} of {len(paths):,} files of experiments in {', '.join(folders)} are not read." if left else ""
     return ExperimentFiles(tuple(found), cut)
+
+
+def _has_address(path: str) -> bool:
+    """Whether a file can be read by its name: a disk also has names that are no text."""
+    try:
+        Location.of(path)
+    except StorageError:
+        return False
+    return True
 
 
 def _read(paths: Sequence[str]) -> Iterator[ExperimentFile]:
