@@ -19,6 +19,7 @@ from tests.support.outputs import by_task, make_output
 from tradewind.browsing import listing, look
 from tradewind.browsing.access import Access
 from tradewind.browsing.answers import Description
+from tradewind.browsing.memory import bounded
 from tradewind.browsing.refusals import (
     BrowsingError,
     MissingError,
@@ -238,7 +239,8 @@ def test_token_cache_is_decoded_with_its_tokenizer(tmp_path: Path) -> None:
     ledger["metadata"] = {"preprocessor_metadata": {"tokenizer": str(tmp_path / "end"), "append_eos": True}}
     (cache / "shard_ledger.json").write_text(json.dumps(ledger))
     access = allowed(tmp_path)
-    page = look.rows(access, str(cache), start=299)
+    with bounded():
+        page = look.rows(access, str(cache), start=299)
     assert page.note is None and page.total == 300 and page.next is None
     ids, text = page.rows[0].values
     assert ids == str([*range(1, 21)]) and isinstance(text, str) and len(text) >= 20
@@ -256,6 +258,23 @@ def test_token_cache_does_not_read_through_links(tmp_path: Path) -> None:
     chunk.symlink_to(tmp_path / "chunk")
     with pytest.raises(OutsideError):
         look.rows(allowed(tmp_path / "root"), str(cache))
+
+
+@pytest.mark.parametrize(
+    ("keys", "name"),
+    [
+        ({"name": "v2"}, "0"),
+        ({"name": "default", "configuration": {"separator": "."}}, "c.0"),
+    ],
+)
+def test_other_names_of_chunks_open_no_link(tmp_path: Path, keys: dict[str, Any], name: str) -> None:
+    data = write_cache(tmp_path / "root" / "cache") / "input_ids" / "data"
+    fields = json.loads((data / "zarr.json").read_text())
+    (data / "zarr.json").write_text(json.dumps(fields | {"chunk_key_encoding": keys}))
+    (data / "c" / "0").rename(tmp_path / "chunk")
+    (data / name).symlink_to(tmp_path / "chunk")
+    with pytest.raises(UnreadableError, match="names its chunks otherwise"):
+        look.rows(allowed(tmp_path / "root"), str(data.parents[1]))
 
 
 @pytest.mark.parametrize(
@@ -290,6 +309,8 @@ def test_checkpoint_lists_arrays_without_reading_them(tmp_path: Path) -> None:
     assert {fact.name: fact.value for fact in found.facts}["step"] == "10"
     (step / "manifest.ocdbt").write_bytes(b"nothing")
     assert "cannot be read" in describe(step, tmp_path).notes[0]
+    (step / "d" / "linked").symlink_to("/etc/passwd")
+    assert "d/linked is a link" in describe(step, tmp_path).notes[0]
 
 
 def test_output_tells_its_maker_and_files(tmp_path: Path) -> None:

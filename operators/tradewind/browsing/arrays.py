@@ -69,11 +69,20 @@ def open_array(access: Access, folder: str) -> Array:
         chunk = fields["chunk_grid"]["configuration"]["chunk_shape"]
         inner = next((each["configuration"] for each in fields["codecs"] if each["name"] == "sharding_indexed"), None)
         smallest = inner["chunk_shape"] if inner else chunk
+        keys = fields["chunk_key_encoding"]
+        if keys["name"] != "default" or keys.get("configuration", {}).get("separator", "/") != "/":
+            # The names that ``read`` checks would not be those that tensorstore opens.
+            raise UnreadableError(f"{folder} names its chunks otherwise than Levanter does.")
         if len(chunk) != 1 or chunk[0] < 1:
             raise UnreadableError(f"{folder} is no array of one dimension.")
         if smallest[0] * 8 > _MAX_READ_BYTES:
             raise TooLargeError(f"{folder} has chunks of {smallest[0]:,} values, which a page does not unpack.")
-        spec = {"driver": "zarr3", "kvstore": kvstore_of(folder), "context": _CACHE}
+        spec = {
+            "driver": "zarr3",
+            "kvstore": kvstore_of(folder),
+            "context": _CACHE,
+            "metadata": {"chunk_key_encoding": keys},  # it fails if the file has changed since
+        }
         with loading():
             opened = tensorstore.open(spec, open=True, read=True).result(timeout=max(access.left_s, 0.1))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
