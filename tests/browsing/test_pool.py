@@ -55,7 +55,7 @@ def test_parquet_bombs_stay_within_the_memory_limit(reader: Reader, tmp_path: Pa
     assert ask(reader, tmp_path, "rows", "a.parquet", limit=10)["total"] == 1000
     before = memory_of(reader, "VmRSS")
     page = ask(reader, tmp_path, "rows", "texts.parquet", limit=2)
-    assert page["rows"][0]["cut"] == [0] and page["next"] == "2"
+    assert page["rows"][0]["cut"] == [0] and page["next"].startswith("2@")
     with pytest.raises(TooLargeError, match=r"value\.parquet needs more than 64 MB of memory"):
         ask(reader, tmp_path, "rows", "value.parquet")
     page = ask(reader, tmp_path, "rows", "lists.parquet", limit=20)

@@ -17,7 +17,7 @@ from tests.browsing.files import LINES, ROWS, WRITERS, allowed
 from tradewind.browsing import look, packed, paging
 from tradewind.browsing.access import Access
 from tradewind.browsing.answers import RowPage
-from tradewind.browsing.refusals import UnreadableError, WrongKindError
+from tradewind.browsing.refusals import ChangedError, UnreadableError, WrongKindError
 
 
 @pytest.fixture(params=WRITERS)
@@ -69,7 +69,15 @@ def test_fraction_leads_into_the_middle(file: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "found"), [("ROW 99", [99, *range(990, 1000)]), ("text:row 5 ", [5]), ("id:row", [])]
+    ("wanted", "found"),
+    [
+        ("ROW 99", [99, *range(990, 1000)]),
+        ("text:row 5 ", [5]),
+        ("id:row", []),
+        ("id=5", [5]),
+        ("text=ROW 5 ÄÖÜ", [5]),
+        ("text=row 5", []),
+    ],
 )
 def test_filter_looks_in_values_of_any_case(file: str, wanted: str, found: list[int]) -> None:
     page = page_of(file, filter=wanted, limit=1000)
@@ -104,11 +112,63 @@ def test_page_ends_when_its_texts_are_large(file: str, monkeypatch: pytest.Monke
     assert ids(page_of(file, cursor=page.next, limit=1)) == [len(page.rows)]
 
 
-@pytest.mark.parametrize("cursor", ["x", "-1", "~", "1:2:3", "٣", "1e3", "9" * 30, "~9999999"])
+def test_places_of_a_changed_file_are_refused(file: str) -> None:
+    first = page_of(file, limit=10)
+    path, other = Path(file), Path(file).with_name(f"other-{Path(file).name}")
+    WRITERS[path.name](other)
+    other.replace(path)  # the same rows in another file: a reader cannot know
+    for ask in (
+        lambda: page_of(file, cursor=first.next),
+        lambda: look.value(allowed(path.parent), file, first.rows[3].at, "text"),
+    ):
+        with pytest.raises(ChangedError, match="has changed since"):
+            ask()
+    assert page_of(file).note is None
+
+
+def test_grown_file_continues_with_a_note(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"id": 0}\n{"id": 1}\n')
+    first = page_of(str(path), limit=1)
+    with path.open("a") as file:
+        file.write('{"id": 2}\n')
+    page = page_of(str(path), cursor=first.next)
+    assert ids(page) == [1, 2] and page.note is not None and "has grown" in page.note
+    with path.open("w") as file:
+        file.write('{"id": 7}\n')
+    with pytest.raises(ChangedError):
+        page_of(str(path), cursor=page.rows[0].at)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ("score/exact=0", [0, 2]),
+        ("score/exact=1.0", [1]),
+        ("flag=TRUE", [1]),
+        ("https://example.org/a", [2]),
+        ("url:example", [2]),
+    ],
+)
+def test_exact_filter_compares_numbers_and_flags(tmp_path: Path, wanted: str, found: list[int]) -> None:
+    path = tmp_path / "a.jsonl"
+    rows = [
+        {"id": 0, "score/exact": 0.0},
+        {"id": 1, "score/exact": 1, "flag": True},
+        {"id": 2, "score/exact": 0, "url": "https://example.org/a"},
+        {"id": 3, "score/exact": 0.05},
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert ids(page_of(str(path), filter=wanted)) == found
+
+
+@pytest.mark.parametrize(
+    "cursor", ["x", "1@", "1@x", "1@00000000ffffx", "-1", "~", "1:2:3", "٣", "1e3", "9" * 30, "~9999999"]
+)
 def test_bad_cursor_is_an_error_or_the_end(file: str, cursor: str) -> None:
     try:
         assert page_of(file, cursor=cursor).rows == []
-    except UnreadableError as error:
+    except (ChangedError, UnreadableError) as error:
         assert file in str(error)
 
 

@@ -59,7 +59,7 @@ def test_script_runs_or_is_refused_in_one_sentence(
         ("ls FOLDER/a.jsonl", 1, "is a file, and no folder."),
         ("show FOLDER/a.jsonl", 0, "JSON lines, 16 bytes"),
         ("show --filter b:x --columns b FOLDER/a.jsonl", 0, '1  "x"'),
-        ("show --json FOLDER/a.jsonl", 0, '"at": "0:1"'),
+        ("show --json FOLDER/a.jsonl", 0, '"at": "0:1@'),
         ("show FOLDER/a.txt", 0, "text, 4 bytes\n\na\\x1b\nb\n"),
         ("show FOLDER/nothing", 1, "Nothing is at FOLDER/nothing"),
     ],

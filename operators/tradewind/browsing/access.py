@@ -51,13 +51,19 @@ class OutOfTimeError(Exception):
 
 @dataclass(frozen=True)
 class Stored:
-    """A path as its store describes it; ``state`` changes with the content, as far as the store tells."""
+    """A path as its store describes it.
+
+    Attributes:
+        state: Changes with the content, as far as the store tells.
+        identity: Of a local file, which may grow; empty in buckets, whose objects are replaced.
+    """
 
     path: str
     is_folder: bool
     size: int
     modified: str | None
     state: str
+    identity: str = ""
 
 
 @dataclass
@@ -196,4 +202,4 @@ def _local(path: str, found: os.stat_result) -> Stored:
     if not is_folder and not stat.S_ISREG(found.st_mode):
         raise WrongKindError(f"{path} is no regular file: a pipe, a socket or a device, which pages do not open.")
     state = f"{found.st_ino}-{found.st_mtime_ns}-{found.st_size}"
-    return Stored(path, is_folder, found.st_size, iso(found.st_mtime), state)
+    return Stored(path, is_folder, found.st_size, iso(found.st_mtime), state, str(found.st_ino))

@@ -91,6 +91,16 @@ def holds(value: Any, wanted: str) -> bool:
     return wanted in (nested_text(value) if isinstance(value, (Mapping, list, tuple)) else str(value)).lower()
 
 
+def equals(value: Any, wanted: str) -> bool:
+    """Whether ``value`` is what ``wanted`` says, in lower case: numbers by their size, others by their text."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        try:
+            return bool(value == float(wanted))
+        except ValueError:
+            return False
+    return value is not None and whole_text(value)[1].lower() == wanted
+
+
 def _text(text: str, max_chars: int) -> Cell:
     is_cut = len(text) > max_chars
     shown = text[:max_chars] if is_cut else text

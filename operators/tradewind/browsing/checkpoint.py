@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from typing import Any, Final
 
 from tradewind.browsing.access import Access, Stored
@@ -12,9 +13,10 @@ from tradewind.browsing.arrays import kvstore_of
 from tradewind.browsing.formats import Details
 from tradewind.browsing.limits import MAX_ARRAYS
 from tradewind.browsing.memory import loading
-from tradewind.browsing.refusals import BrowsingError, UnreadableError
+from tradewind.browsing.refusals import BrowsingError, OutsideError, UnreadableError
 from tradewind.browsing.safetensors import details_of
-from tradewind.datasets.files import join
+from tradewind.datasets.files import is_remote, join
+from tradewind.storage import Location
 from tradewind.text import single_line
 
 _METADATA: Final = "metadata.json"
@@ -24,14 +26,32 @@ _AT_ONCE: Final = 64
 
 
 def describe(access: Access, stored: Stored) -> Details:
-    """Return the arrays of a checkpoint and its metadata."""
+    """Return the arrays of a checkpoint and its metadata.
+
+    Raises:
+        OutsideError: A file of it is a link.
+        UnreadableError: It is damaged.
+    """
     try:
         facts = _metadata(access, join(stored.path, _METADATA))
     except BrowsingError as error:
         facts = [Fact(_METADATA, single_line(error))]
+    _refuse_links(access, stored.path)
     details = details_of(*_arrays(access, stored.path))
     details.facts[:0] = facts
     return details
+
+
+def _refuse_links(access: Access, folder: str) -> None:
+    """Refuse a local folder with links: tensorstore opens its files itself, and would follow them out of the roots."""
+    if access.roots is None or is_remote(folder):
+        return
+    for above, folders, files in os.walk(Location.of(folder).name):
+        link = next((name for name in (*folders, *files) if os.path.islink(os.path.join(above, name))), None)
+        if link is not None:
+            raise OutsideError(f"{os.path.join(above, link)} is a link, and pages read checkpoints without links only.")
+        if access.left_s < 0:
+            raise UnreadableError(f"{folder} has too many files to look for links in the time of one request.")
 
 
 def _metadata(access: Access, path: str) -> list[Fact]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
@@ -22,11 +23,13 @@ from tradewind.browsing.limits import (
 from tradewind.browsing.listing import is_output_folder, list_entries, names_in
 from tradewind.browsing.made_by import maker_above
 from tradewind.browsing.paging import Asked, make_page, make_value
-from tradewind.browsing.refusals import BrowsingError, TooLargeError, UnreadableError, WrongKindError
-from tradewind.datasets.files import basename
+from tradewind.browsing.refusals import BrowsingError, ChangedError, TooLargeError, UnreadableError, WrongKindError
+from tradewind.datasets.files import basename, join
 from tradewind.text import single_line
 
 _HEAD_BYTES: Final = 4096
+_MARK: Final = "@"
+"""Between a place in a file and what tells whether the file is still the same."""
 
 
 def describe(access: Access, path: str) -> Description:
@@ -84,21 +87,26 @@ def rows(access: Access, path: str, **asked: Any) -> RowPage:
         if wanted.start:
             raise UnreadableError(f"Rows of {found.title} have no numbers to begin at: give a cursor, or a fraction.")
         wanted = replace(wanted, start=None)
+    mark = _mark_of(access, stored, found)
+    place, note = _place(path, wanted.cursor, mark, may_grow=not found.by_number)
+    wanted = replace(wanted, cursor=place)
     source = found.rows(access, stored, wanted)
     try:
-        return make_page(path, found.name, source, wanted, access)
+        page = make_page(path, found.name, source, wanted, access, mark)
     finally:
         source.close()
+    return replace(page, note=" ".join(filter(None, [note, page.note])) or None)
 
 
 def value(access: Access, path: str, at: str, column: str) -> WholeValue:
     """Return one value whole."""
     stored = access.stat(path)
     found = _with_rows(access, stored)
+    place, _ = _place(path, at, _mark_of(access, stored, found), may_grow=False)
     # One character more than is shown tells that the value is cut.
-    source = found.rows(access, stored, Asked(cursor=at, limit=1, chars=MAX_WHOLE_VALUE_CHARS))
+    source = found.rows(access, stored, Asked(cursor=place, limit=1, chars=MAX_WHOLE_VALUE_CHARS))
     try:
-        return make_value(path, source, at, column)
+        return replace(make_value(path, source, place or "", column), at=at)
     finally:
         source.close()
 
@@ -158,6 +166,32 @@ def format_at(access: Access, stored: Stored) -> Format:
         return named
     with access.open(stored.path) as file:
         return format_of_head(file.read(_HEAD_BYTES)) if stored.size else TEXT
+
+
+def _mark_of(access: Access, stored: Stored, found: Format) -> str:
+    """Return what ends the places in a file: it tells whether the file has changed, or only grown, since."""
+    content = access.stat(join(stored.path, found.files[0])) if stored.is_folder else stored
+    identity = zlib.crc32(content.identity.encode()) & 0xFFFF if content.identity else 0
+    return f"{_MARK}{zlib.crc32(content.state.encode()):08x}{identity:04x}{content.size:x}"
+
+
+def _place(path: str, cursor: str | None, mark: str, *, may_grow: bool) -> tuple[str | None, str | None]:
+    """Return a cursor without its mark, and a note if the file has grown since.
+
+    Raises:
+        ChangedError: The file is another now, so the place has other rows.
+    """
+    place, is_marked, old = (cursor or "").partition(_MARK)
+    new = mark[len(_MARK) :]
+    if not cursor or not is_marked or old == new:
+        return place or None, None
+    try:
+        has_grown = old[8:12] == new[8:12] != "0000" and int(old[12:], 16) < int(new[12:], 16)
+    except ValueError:
+        raise UnreadableError(f"{path} has no place {cursor!r}.") from None
+    if not may_grow or not has_grown:
+        raise ChangedError(f"{path} has changed since that page was read, so its rows are others now. Begin anew.")
+    return place, "The file has grown since the page before. If it was written anew, rows may be missing: begin anew."
 
 
 def _with_rows(access: Access, stored: Stored) -> Format:

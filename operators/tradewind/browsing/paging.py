@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
 
 from tradewind.browsing.access import Access, OutOfTimeError
 from tradewind.browsing.answers import Column, Row, RowPage, Scalar, WholeValue
-from tradewind.browsing.cells import MAX_EXACT, cell_of, holds, type_name, whole_text
+from tradewind.browsing.cells import MAX_EXACT, cell_of, equals, holds, type_name, whole_text
 from tradewind.browsing.limits import (
     MAX_COLUMNS,
     MAX_PAGE_BYTES,
@@ -20,6 +21,8 @@ from tradewind.browsing.refusals import UnreadableError
 
 ONLY_COLUMN: Final = "value"
 """The column of rows that are no objects."""
+_NAMED: Final = re.compile(r"([^:=]+)([:=])(.+)", re.DOTALL)
+"""A filter of one column. Names that have these characters themselves are filtered as a part of all values."""
 _CHECKED_ROWS: Final = 64
 """The clock is read once in so many rows."""
 _CELL_BYTES: Final = 16
@@ -44,7 +47,7 @@ class Asked:
         start: Number of the first row, from 0; of formats that count rows.
         cursor: A place that a source gave.
         at: A fraction of the file.
-        filter: A text that a row must contain, or ``column:text``.
+        filter: A text that a row must contain, ``column:text``, or ``column=value``.
         chars: Characters of a value.
     """
 
@@ -90,7 +93,8 @@ class RowSource(Protocol):
 class _Page:
     """A page while it is filled."""
 
-    def __init__(self, asked: Asked, columns: Sequence[Column] | None) -> None:
+    def __init__(self, asked: Asked, columns: Sequence[Column] | None, mark: str) -> None:
+        self._mark = mark
         self._chars = asked.chars
         self._is_fixed = columns is not None
         self._index = {each.name: at for at, each in enumerate(columns or ())}
@@ -133,7 +137,7 @@ class _Page:
             if cell.is_nested:
                 nested.append(at)
         self.size += _CELL_BYTES * len(shown)
-        self.rows.append(Row(raw.at, raw.number, shown, sorted(cut), sorted(nested), raw.problem))
+        self.rows.append(Row(raw.at + self._mark, raw.number, shown, sorted(cut), sorted(nested), raw.problem))
 
     def columns(self) -> list[Column]:
         """Return the columns of all rows, and give each row a value for each."""
@@ -143,16 +147,20 @@ class _Page:
         return [Column(name, " | ".join(kinds.get(name, ()))) for name in self._index]
 
 
-def make_page(path: str, format_name: str, source: RowSource, asked: Asked, access: Access) -> RowPage:
-    """Read rows from ``source`` until the page is full, the file ends, or a limit is reached."""
-    column, wanted = _filter_of(asked, source)
-    page = _Page(asked, source.columns)
+def make_page(path: str, format_name: str, source: RowSource, asked: Asked, access: Access, mark: str = "") -> RowPage:
+    """Read rows from ``source`` until the page is full, the file ends, or a limit is reached.
+
+    Args:
+        mark: Ends each place of the page.
+    """
+    matches = _filter_of(asked, source)
+    page = _Page(asked, source.columns, mark)
     scanned, note = 0, source.note
     try:
         for raw in source:
             scanned += 1
             values = _values(raw.value, asked.columns if source.columns is None else ())
-            if not wanted or _matches(raw, values, column, wanted):
+            if matches is None or (not raw.problem and matches(values)):
                 page.add(raw, {} if raw.problem else values)
             if (stop := _stop(page, scanned, access, asked)) is not None:
                 note = stop or note
@@ -165,6 +173,7 @@ def make_page(path: str, format_name: str, source: RowSource, asked: Asked, acce
     if page.has_dropped:
         note = f"The rows have more than {MAX_COLUMNS} columns; name those to show."
     columns = page.columns() if source.columns is None else source.columns
+    following = None if following is None else following + mark
     return RowPage(path, format_name, columns, page.rows, following, source.total, scanned, source.position(), note)
 
 
@@ -187,21 +196,24 @@ def _values(value: Any, columns: Sequence[str]) -> Mapping[str, Any]:
     return {name: value[name] for name in columns if name in value} if columns else value
 
 
-def _filter_of(asked: Asked, source: RowSource) -> tuple[str | None, str]:
-    """Return the column to look in, if any, and the text in lower case."""
-    name, is_named, text = asked.filter.partition(":")
-    known = [each.name for each in source.columns or ()]
-    if is_named and text and (name in known or (source.columns is None and name.isidentifier())):
-        return name, text.lower()
-    return None, asked.filter.lower()
+def _filter_of(asked: Asked, source: RowSource) -> Callable[[Mapping[str, Any]], bool] | None:
+    """Return whether a row's values match the filter; None without one."""
+    if not asked.filter:
+        return None
+    wanted = asked.filter.lower()
+    named = _NAMED.fullmatch(asked.filter)
+    known = None if source.columns is None else {each.name for each in source.columns}
+    if named is None or (known is not None and named[1] not in known):
+        return lambda values: any(holds(value, wanted) for value in values.values())
+    name, is_exact, text = named[1], named[2] == "=", named[3].lower()
 
+    def matches(values: Mapping[str, Any]) -> bool:
+        if name in values:
+            return (equals if is_exact else holds)(values[name], text)
+        # A row without such a column: the filter is a text with a colon in it, such as an address.
+        return known is None and any(holds(value, wanted) for value in values.values())
 
-def _matches(raw: RawRow, values: Mapping[str, Any], column: str | None, wanted: str) -> bool:
-    if raw.problem:
-        return False
-    if column is not None:
-        return holds(values.get(column), wanted)
-    return any(holds(value, wanted) for value in values.values())
+    return matches
 
 
 def _stop(page: _Page, scanned: int, access: Access, asked: Asked) -> str | None:

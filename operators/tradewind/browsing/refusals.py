@@ -17,6 +17,10 @@ class OutsideError(BrowsingError):
     """The path is below no allowed root."""
 
 
+class ChangedError(BrowsingError):
+    """The file is another than the one that the place is of."""
+
+
 class WrongKindError(BrowsingError):
     """The path cannot be shown in this way, for example an image as rows."""
 
@@ -42,6 +46,7 @@ ERRORS: Final = {
     for kind in (
         MissingError,
         OutsideError,
+        ChangedError,
         WrongKindError,
         TooLargeError,
         UnreadableError,

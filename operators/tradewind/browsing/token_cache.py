@@ -183,10 +183,10 @@ def _folders(path: str, name: str) -> Iterator[str]:
 
 
 def _load(access: Access, file: str, stored: Stored) -> Any:
-    with access.open(file) as opened, told(file):
-        data = opened.read(LARGE + 1)
-    if len(data) > LARGE:
+    if stored.size > LARGE:
         raise ValueError(f"{file} has more than {LARGE:,} bytes.")
+    with access.open(file) as opened, told(file), loading():
+        data = opened.read(stored.size)  # a buffer of this size is taken, whatever the file has
     return _parsed(data)
 
 

@@ -27,6 +27,7 @@ router = APIRouter(prefix="/data", dependencies=READS_DATA)
 _STATUSES: Final = {
     refusals.OutsideError: 403,
     refusals.MissingError: 404,
+    refusals.ChangedError: 409,
     refusals.TooLargeError: 413,
     refusals.WrongKindError: 415,
     refusals.UnreadableError: 422,
@@ -106,8 +107,9 @@ async def data_rows(
         cursor: ``next`` of the page before, or ``at`` of a row.
         at: A fraction of the file.
         columns: Only these; repeat the parameter.
-        filter: Only rows with this text in any value; ``column:text`` looks in one column. Upper and lower case count
-            the same. It scans a bounded number of rows: ``next`` continues.
+        filter: Only rows with this text in any value; ``column:text`` looks in one column, and ``column=value`` for
+            the whole value, numbers by their size. Upper and lower case count the same. It scans a bounded number of
+            rows: ``next`` continues.
         chars: Characters of a value; longer ones are cut.
     """
     place = {"start": start, "cursor": cursor, "at": at}
