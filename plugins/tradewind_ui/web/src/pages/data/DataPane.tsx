@@ -16,9 +16,9 @@ export const DataPane = () => {
   const { address, close, hasRoom, index, open, openBeside, pane, roots, wantedFocus } = usePane();
   const heading = useRef<HTMLHeadingElement>(null);
 
-  // A screen reader hears where a link has led. A folder's table takes the focus when it appears.
+  // A screen reader hears where a link has led. A folder's table takes the focus when it appears: now, if it is known.
   useEffect(() => {
-    if (wantedFocus !== undefined) {
+    if (wantedFocus !== undefined && document.activeElement?.hasAttribute("data-index") !== true) {
       heading.current?.focus();
     }
   }, [pane.path, wantedFocus]);

@@ -6,6 +6,7 @@ const TITLES: Record<number, string> = {
   401: "You are not logged in",
   403: "You may not see this",
   404: "This is not there, or no longer",
+  409: "The file has changed",
   413: "This is too large to show",
   415: "This file is of another kind",
   422: "This cannot be read",
@@ -14,6 +15,7 @@ const TITLES: Record<number, string> = {
 
 const ADVICE: Record<number, string> = {
   404: "A garbage collection or a user may have removed it since the link was made. The folders above it may still be there.",
+  409: "A step that runs again writes its files anew. Begin at the first rows, or reload the page.",
   413: "Copy it from the store with its own tool.",
   503: "Other pages are not affected. Try again in a moment.",
 };

@@ -1,4 +1,5 @@
 import { Box, Button, ButtonGroup, HStack, Stack } from "@chakra-ui/react";
+import { useQueryClient } from "@tanstack/react-query";
 
 import { Empty } from "../../components/Empty";
 import { Loading } from "../../components/Frame";
@@ -7,6 +8,7 @@ import type { RowPage } from "./cells";
 import { usePane } from "./context";
 import { termOfFilter } from "./highlight";
 import { Note } from "./Note";
+import { isFirst } from "./places";
 import { useRows } from "./queries";
 import { RecordCard } from "./RecordCard";
 import { Refusal } from "./Refusal";
@@ -26,8 +28,8 @@ const RightOrWrong = ({ metric }: { readonly metric: string }) => {
   const { pane, update } = usePane();
   const choices = [
     { filter: undefined, name: "All" },
-    { filter: `${metric}:1.0`, name: "Right" },
-    { filter: `${metric}:0.0`, name: "Wrong" },
+    { filter: `${metric}=1`, name: "Right" },
+    { filter: `${metric}=0`, name: "Wrong" },
   ];
 
   return (
@@ -46,6 +48,12 @@ const RightOrWrong = ({ metric }: { readonly metric: string }) => {
   );
 };
 
+/** Whether a metric says right or wrong: others, such as a likelihood, have no two sides. */
+const isRightOrWrong = ({ columns, rows }: RowPage, metric: string) => {
+  const at = columns.findIndex(({ name }) => name === metric);
+  return rows.every(({ values }) => [0, 1, null, undefined].includes(values[at] as 0));
+};
+
 const NoRows = ({ filter, page }: { readonly filter: string; readonly page: RowPage }) => (
   <Empty title={filter === "" ? "There are no rows here" : "No row matches"}>
     {page.next ? "This part of the file has none. Next goes on after it." : "The file ends here."}
@@ -60,6 +68,7 @@ const limitOf = (text: string | undefined, view: RowsViewName) => {
 /** Rows of a file, as a table or as one card each. */
 export const RowsView = ({ description, view }: { readonly description: Description; readonly view: RowsViewName }) => {
   const { pane, terms, update } = usePane();
+  const client = useQueryClient();
   const limit = limitOf(pane.limit, view);
   const found = useRows(pane, limit);
   const page = found.data;
@@ -69,16 +78,26 @@ export const RowsView = ({ description, view }: { readonly description: Descript
   const isScore = filter.startsWith(SCORE);
   const marked = isScore ? terms : [...terms, term];
   const metric = names.find((name) => name.startsWith(SCORE));
+  const beginAnew = () => {
+    // Pages that were read before the file changed would come back for a moment.
+    client.removeQueries({ queryKey: ["data", "rows"] });
+    update(NO_PLACE);
+  };
   const Card = view === "table" ? undefined : CARDS[view];
 
   return (
     <Stack gap={3}>
       <HStack flexWrap="wrap" gap={2}>
-        <SubmittedInput label="Filter rows" onSubmit={(text) => update({ ...NO_PLACE, filter: text })} placeholder="Filter: text or column:text" value={filter} width="18rem" />
+        <SubmittedInput label="Filter rows" onSubmit={(text) => update({ ...NO_PLACE, filter: text })} placeholder="Filter: text, column:text, column=value" value={filter} width="18rem" />
         <ColumnMenu names={names} />
-        {view === "samples" && metric !== undefined ? <RightOrWrong metric={metric} /> : null}
+        {view === "samples" && metric !== undefined && page !== undefined && isRightOrWrong(page, metric) ? <RightOrWrong metric={metric} /> : null}
       </HStack>
       {found.error ? <Refusal error={found.error} retry={found.refetch} /> : null}
+      {found.error && !isFirst(pane) ? (
+        <Button alignSelf="start" onClick={beginAnew} size="sm" variant="outline">
+          Begin at the first rows
+        </Button>
+      ) : null}
       {page === undefined ? (
         found.isPending ? <Loading /> : null
       ) : (

@@ -25,8 +25,8 @@ export const splitByTerms = (text: string, terms: readonly string[]): readonly P
   return end < text.length || pieces.length === 0 ? [...pieces, { isMatch: false, text: text.slice(end) }] : pieces;
 };
 
-/** Return the text that a filter looks for, without the column: the server marks columns by `column:`. */
+/** Return the text that a filter looks for, without the column: the server marks columns by `column:` or `column=`. */
 export const termOfFilter = (filter: string, columns: readonly string[]): string => {
-  const at = filter.indexOf(":");
+  const at = filter.search(/[:=]/u);
   return at > 0 && columns.includes(filter.slice(0, at)) ? filter.slice(at + 1) : filter;
 };

@@ -1,8 +1,8 @@
 import { ChakraProvider, defaultSystem } from "@chakra-ui/react";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { configure, render, screen } from "@testing-library/react";
+import { configure, render, screen, waitFor } from "@testing-library/react";
 import userEvent from "@testing-library/user-event";
-import { MemoryRouter } from "react-router-dom";
+import { MemoryRouter, useLocation } from "react-router-dom";
 import { beforeEach, expect, it, vi } from "vitest";
 
 vi.setConfig({ testTimeout: 60_000 });
@@ -12,6 +12,7 @@ configure({ asyncUtilTimeout: 15_000 });
 const ROOT = "/store";
 const entry = (name: string, kind: string) => ({ kind, name, path: `${ROOT}/${name}` });
 const folder = (path: string) => ({ format: "folder", kind: "folder", name: path, path, title: "folder", views: ["entries"] });
+const HOSTILE = `<img src=x onerror="alert(1)"> the tide`;
 
 type Answer = readonly [status: number, body: unknown];
 
@@ -30,6 +31,8 @@ const ANSWERS: Record<string, (query: URLSearchParams) => Answer> = {
   },
   list: (query) => [200, { entries: query.get("path") === ROOT ? [entry("a", "folder"), entry("b", "folder"), entry("rows.jsonl", "file")] : [], path: query.get("path") }],
   roots: () => [200, [{ path: ROOT }]],
+  rows: () => [200, { columns: [{ name: "text", type: "text" }], format: "jsonl", next: null, path: "", rows: [{ at: "0", cut: [0], number: 1, values: [HOSTILE] }] }],
+  value: () => [200, { at: "0", chars: 40, column: "text", kind: "text", path: "", text: `${HOSTILE}, to its end` }],
 };
 
 const answers = { ...ANSWERS };
@@ -43,6 +46,8 @@ vi.stubGlobal("fetch", (request: Request) => {
 // The client takes the fetch that is there when it is loaded.
 const { default: Data } = await import(".");
 
+const Where = () => <output>{decodeURIComponent(useLocation().search)}</output>;
+
 const open = (query: string) =>
   render(
     <ChakraProvider value={defaultSystem}>
@@ -50,16 +55,60 @@ const open = (query: string) =>
         <QueryClientProvider client={new QueryClient({ defaultOptions: { queries: { retry: false } } })}>
           <Data />
         </QueryClientProvider>
+        <Where />
       </MemoryRouter>
     </ChakraProvider>,
   );
 
+const where = () => document.querySelector("output")?.textContent;
+
 beforeEach(() => void Object.assign(answers, ANSWERS));
+
+it("goes down by Enter and up by Backspace, with the focus where the user was", async () => {
+  const user = userEvent.setup();
+  open("?path=/store");
+  (await screen.findByText("a/")).closest("tr")?.focus();
+  await user.keyboard("{ArrowDown}");
+  await waitFor(() => expect(document.activeElement?.textContent).toContain("b/"));
+  await user.keyboard("{Enter}");
+  await waitFor(() => expect(where()).toBe("?path=/store/b"));
+  await screen.findByText("This folder is empty");
+  await waitFor(() => expect(document.activeElement?.tagName).toBe("H2"));
+  await user.keyboard("{Backspace}");
+  await waitFor(() => expect(where()).toBe("?path=/store"));
+  await waitFor(() => expect(document.activeElement?.textContent).toContain("b/"));
+});
+
+it("shows a record as text, marks the term, and opens a cut value whole", async () => {
+  const user = userEvent.setup();
+  open("?path=/store/rows.jsonl&view=cards&find=TIDE");
+  expect((await screen.findByText("tide")).tagName).toBe("MARK");
+  expect(document.querySelector("article img")).toBeNull();
+  await user.click(screen.getByText("Show whole"));
+  expect(await screen.findByText(/to its end/u)).toBeTruthy();
+});
+
+it("shows paths side by side, and closes one", async () => {
+  const user = userEvent.setup();
+  open("?path=/store/a&path=/store/rows.jsonl&view2=cards");
+  await screen.findByText("This folder is empty");
+  await user.click((await screen.findAllByText("Close"))[0] as HTMLElement);
+  await waitFor(() => expect(where()).toBe("?path=/store/rows.jsonl&view=cards"));
+});
 
 it("says that a path is gone, in the server's words", async () => {
   open("?path=/store/gone");
   expect(await screen.findByText("There is no /store/gone.")).toBeTruthy();
   expect(screen.queryByText("Try again")).toBeNull();
+});
+
+it("begins anew when the file has changed since the page before", async () => {
+  const user = userEvent.setup();
+  answers.rows = (query) => (query.has("cursor") ? [409, { detail: "/store/rows.jsonl has changed." }] : (ANSWERS.rows?.(query) ?? [500, {}]));
+  open("?path=/store/rows.jsonl&view=cards&cursor=1@old");
+  expect(await screen.findByText("/store/rows.jsonl has changed.")).toBeTruthy();
+  await user.click(screen.getByText("Begin at the first rows"));
+  expect(await screen.findByText(/the tide/u)).toBeTruthy();
 });
 
 it("tries again when the store did not answer", async () => {

@@ -94,6 +94,7 @@ describe("highlight", () => {
 
   it("marks what a filter looks for, without its column", () => {
     expect(termOfFilter("lang:de", ["lang"])).toBe("de");
+    expect(termOfFilter("lang=de", ["lang"])).toBe("de");
     expect(termOfFilter("https://x", ["lang"])).toBe("https://x");
   });
 });
