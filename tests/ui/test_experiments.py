@@ -100,9 +100,7 @@ def test_store_that_fails_is_reported(store: str, client: Any, monkeypatch: pyte
         assert (answer.status_code, answer.json()["detail"]) == (503, "gs://b: the store cannot be reached")
 
 
-def test_pages_of_the_list_before_are_shown_while_it_is_read_again(
-    store: str, client: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_list_before_is_shown_while_a_newer_is_read(store: str, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from tradewind_ui.api import experiments
 
     reads, answered = experiments._reads(wait_s=60), threading.Event()

@@ -47,7 +47,7 @@ export const Outputs = ({ change, view }: Props) => {
   if (first === undefined) {
     return <Loading />;
   }
-  if (first.reading_s !== null) {
+  if (first.reading_s !== null && first.total === 0) {
     return <Reading prefix={first.prefix} seconds={first.reading_s} />;
   }
   return (

@@ -12,6 +12,10 @@ const READING_MS = 2000;
 /** While the server reads a prefix, ask again until it has. */
 const untilRead = (readingS: number | null | undefined) => (typeof readingS === "number" ? READING_MS : false);
 
+/** Ask for all pages again until they are parts of one list: offsets of another one would skip or repeat outputs. */
+const untilOne = (pages: readonly OutputsPage[]) =>
+  pages.some((page) => page.reading_s !== null || page.read_at !== pages[0]?.read_at) ? READING_MS : false;
+
 export const useOutputs = (view: View) =>
   useInfiniteQuery({
     getNextPageParam: ({ admitted, offset, rows }: OutputsPage) =>
@@ -37,7 +41,7 @@ export const useOutputs = (view: View) =>
         }),
       ),
     queryKey: ["experiments", "outputs", { ...view, tab: undefined, task: undefined }],
-    refetchInterval: ({ state }) => untilRead(state.data?.pages[0]?.reading_s),
+    refetchInterval: ({ state }) => untilOne(state.data?.pages ?? []),
   });
 
 export const useFiles = (prefix: string) =>

@@ -7,6 +7,7 @@ import { Frame } from "../../components/Frame";
 import Card from "./Card";
 import Fleet from "./index";
 import { describeSlices } from "./SliceBlocks";
+import { UpkeepReport } from "./UpkeepReport";
 
 type Reply = { readonly body: unknown; readonly status: number };
 
@@ -55,7 +56,7 @@ const cluster = (name: string, more: object = {}) => ({
     address: "http://10.0.0.2:8265",
     is_cut: false,
     jobs: [
-      { dag_id: "nightly", job: "j1", output_path: "", owner: "task train", run_id: "r", status: "RUNNING", step: "", submitted_at: 5, task_id: "train" },
+      { dag_id: "nightly", job: "j1", output_path: "", owner: "task train", run_id: "r", status: "RUNNING", step: "train", submitted_at: 5, task_id: "train" },
     ],
     nodes: 2,
     running: 1,
@@ -124,10 +125,27 @@ it("shows each cluster, the alarms, and the details of the one with an alarm", a
   fireEvent.click(within(one).getByText("Details"));
   const others = await screen.findByLabelText("Details of one");
   expect(within(others).getByText("Version 2, 240.0 h old")).toBeTruthy();
-  expect(within(others).getByText("task train").getAttribute("href")).toBe("/dags/nightly/runs/r/tasks/train");
+  expect(within(others).getByText("task train").getAttribute("href")).toBe(
+    "/dags/nightly/runs/r/tasks/train/plugin/tradewind_step",
+  );
   expect(await screen.findByLabelText("us-central2-b: 2026-11-28: 2 preempted")).toBeTruthy();
   expect(screen.getByLabelText("one: 2026-11-29: 50 %")).toBeTruthy();
   expect(screen.getByText(/old has resources in p, z: x/u)).toBeTruthy();
+}, 20_000);
+
+it("shows what upkeep found, and what asks for a user", () => {
+  const found = { about: "slice" as const, cluster: "one", done: "replaced", is_well: false, name: "ray-one-3", needs_person: false, state: "dead: Google says PREEMPTED" };
+  const report = { at: 5, counts: {}, for_a_person: ["one: slice ray-one-5 is stuck"], lines: [found], unseen: ["z: not checked"] };
+  const upkeep = { dag_id: "fleet_maintenance", left_out: 3, report, run_id: "r", task_id: "report" };
+  show(<UpkeepReport problem={null} upkeep={upkeep} />);
+  const section = screen.getByLabelText("What fleet_maintenance found last");
+  expect(within(section).getByText("one: slice ray-one-5 is stuck")).toBeTruthy();
+  expect(within(section).getByText("z: not checked")).toBeTruthy();
+  const table = within(section).getByRole("grid", { name: "Findings" });
+  expect(within(table).getByText("ray-one-3")).toBeTruthy();
+  expect(within(table).getByText("dead: Google says PREEMPTED").getAttribute("title")).toBe("dead: Google says PREEMPTED");
+  expect(within(section).getByText("3 more findings are in the log of the task.")).toBeTruthy();
+  expect(within(section).getByText("Its task").getAttribute("href")).toBe("/dags/fleet_maintenance/runs/r/tasks/report");
 }, 20_000);
 
 it("says on the dashboard who may see the fleet", async () => {

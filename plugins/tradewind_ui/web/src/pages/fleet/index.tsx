@@ -1,4 +1,4 @@
-import { Box, Heading, HStack, Link, SimpleGrid, Text, VStack } from "@chakra-ui/react";
+import { Box, Heading, HStack, SimpleGrid, Text, VStack } from "@chakra-ui/react";
 import { useSearchParams } from "react-router-dom";
 
 import { Empty } from "../../components/Empty";
@@ -7,7 +7,6 @@ import { Problem } from "../../components/Problem";
 import { ClusterCard } from "./ClusterCard";
 import { ClusterDetails } from "./ClusterDetails";
 import { HistoryBars } from "./HistoryBars";
-import { FLEET_DOCS } from "./links";
 import { isRefusal, useFleet } from "./queries";
 import type { Cluster, Orphan } from "./queries";
 import { SliceLegend } from "./SliceBlocks";
@@ -53,10 +52,8 @@ const Fleet = () => {
   if (!data.is_configured) {
     return (
       <Empty title="No fleet file is configured">
-        This page shows the clusters that a fleet file describes.{" "}
-        <Link href={FLEET_DOCS} rel="noreferrer" target="_blank" variant="underline">
-          How to write one
-        </Link>
+        This page shows the clusters that a fleet file describes. Set fleet_file of [tradewind] in Airflow&apos;s configuration
+        to its path.
       </Empty>
     );
   }
