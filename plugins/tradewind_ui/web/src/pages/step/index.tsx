@@ -1,5 +1,6 @@
 import { Code, Stack } from "@chakra-ui/react";
-import { Fragment } from "react";
+import { useQueryClient } from "@tanstack/react-query";
+import { Fragment, useEffect, useRef } from "react";
 
 import { Empty } from "../../components/Empty";
 import { Loading } from "../../components/Frame";
@@ -25,6 +26,16 @@ const NotOurs = ({ why }: { readonly why: string }) => (
 /** While it runs, its attempts come first; when it is done, its results. */
 const View = ({ ids }: { readonly ids: Ids }) => {
   const { data: about, error } = useAbout(ids);
+  const client = useQueryClient();
+  const known = useRef<string>(undefined);
+  const now = about === undefined ? undefined : `${about.state}/${about.attempt}/${about.is_active}`;
+  useEffect(() => {
+    // The sections may have asked last before the change, and ask no more after an end: each looks once more.
+    if (known.current !== undefined && known.current !== now) {
+      void client.invalidateQueries({ predicate: ({ queryKey }) => queryKey[0] === "step" && queryKey[1] !== "about" });
+    }
+    known.current = now;
+  }, [client, now]);
   if (about === undefined) {
     return error === null ? <Loading /> : <Problem error={error} />;
   }

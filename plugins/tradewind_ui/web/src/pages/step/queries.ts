@@ -16,6 +16,8 @@ export type Ids = {
 const POLL_MS = 5000;
 /** The state changes less often than a curve, and each look at it costs some requests to the store. */
 const ABOUT_MS = 15_000;
+/** An attempt may start again, by a retry or another run. */
+const IDLE_MS = 60_000;
 const MAX_KEPT_POINTS = 4000;
 
 /** Return the ids of the task instance that Airflow shows; undefined elsewhere. */
@@ -34,7 +36,7 @@ export const useAbout = (ids: Ids) =>
   useQuery({
     queryFn: () => answered(api.GET("/api/steps/about/{dag_id}/{task_id}/{run_id}", { params: ids })),
     queryKey: ["step", "about", ids],
-    refetchInterval: ({ state }) => every(ABOUT_MS, state.data?.is_active ?? false),
+    refetchInterval: ({ state }) => (state.data?.is_active === true ? ABOUT_MS : IDLE_MS),
   });
 
 export const useConfig = (ids: Ids, version: string) =>

@@ -131,15 +131,17 @@ test.each([
 const show = (answers: Record<string, unknown>) => {
   server.clear();
   Object.entries(answers).forEach(([route, answer]) => server.set(route, answer));
+  const client = new QueryClient({ defaultOptions: { queries: { retry: false } } });
   render(
     <ChakraProvider value={defaultSystem}>
-      <QueryClientProvider client={new QueryClient({ defaultOptions: { queries: { retry: false } } })}>
+      <QueryClientProvider client={client}>
         <MemoryRouter>
           <Step dagId="d" runId="r" taskId="t" />
         </MemoryRouter>
       </QueryClientProvider>
     </ChakraProvider>,
   );
+  return client;
 };
 
 const ABOUT = {
@@ -187,3 +189,13 @@ test("a step shows its state, its reason, its config, and what a section cannot 
   expect(screen.getByText("W&B ↗").getAttribute("href")).toBe("https://wandb.ai/me/tiny/runs/tiny-abc123");
   expect(await screen.findByText("no versions")).toBeTruthy();
 }, 30_000);
+
+test("sections look once more when the attempt has ended", async () => {
+  const running = { attempts: [attempt(0, null, { phases: [] })], left_out: 0, now: 200 };
+  const client = show({ about: { ...ABOUT, is_active: true, state: "at work" }, attempts: running });
+  expect(await screen.findByText("running")).toBeTruthy();
+  server.set("attempts", { ...running, attempts: [attempt(0, 100, { outcome: "failed", reason: "out of memory" })] });
+  server.set("about", ABOUT);
+  await client.invalidateQueries({ queryKey: ["step", "about"] });
+  expect(await screen.findByText("out of memory")).toBeTruthy();
+}, 60_000);
