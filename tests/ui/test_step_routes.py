@@ -5,6 +5,7 @@ Who may ask is tested with all routes in ``test_access``; here the guards are op
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import json
 from collections.abc import Iterator
@@ -204,3 +205,26 @@ def test_output_of_other_kinds_of_files_is_told(server: Server, output: str) -> 
     status, about = server.get("about")
     assert status == 200 and about["state"] == "unreadable lease"
     assert server.get("attempts")[0] == 200
+
+
+def test_few_requests_read_stores_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fastapi import HTTPException
+
+    outputs = importlib.import_module("tradewind_ui.api.step_outputs")
+    monkeypatch.setattr(outputs, "_WAIT_S", 0.01)
+    monkeypatch.setattr(outputs, "_reads", asyncio.Semaphore(1))
+
+    async def ask() -> None:
+        first = outputs.few_at_once()
+        await anext(first)
+        with pytest.raises(HTTPException) as refused:
+            await anext(outputs.few_at_once())
+        assert refused.value.status_code == 503
+        await first.aclose()
+        await anext(outputs.few_at_once())
+
+    asyncio.run(ask())
+    assert all(
+        outputs.READS_STORE[0] in route.dependencies
+        for route in importlib.import_module("tradewind_ui.api.steps").router.routes
+    )

@@ -25,6 +25,7 @@ from tradewind.plans.step_history import (
 from tradewind.plans.version_records import Version
 from tradewind.storage import OutsideRootsError, StorageError
 from tradewind_ui.api.security import READS_RUN
+from tradewind_ui.api.step_outputs import READS_STORE
 from tradewind_ui.api.xcoms import PLAN_TASK_ID, UnreadableXComError, group_of, plan_tasks, read_plan, read_xcom
 
 T = TypeVar("T")
@@ -98,7 +99,7 @@ def plans_of_run(dag_id: str, run_id: str, session: SessionDep) -> Response:
     return _json_response({"plans": fields, "tasks": tasks})
 
 
-@router.get("/step_history/{dag_id}/{task_id}/{run_id:path}", response_model=StepHistory)
+@router.get("/step_history/{dag_id}/{task_id}/{run_id:path}", response_model=StepHistory, dependencies=READS_STORE)
 def history_of_step(
     dag_id: str, task_id: str, run_id: str, session: SessionDep, against: str | None = None
 ) -> Response:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -21,10 +22,37 @@ from tradewind_ui.api.xcoms import UnreadableXComError, plan_tasks, read_step
 
 NO_PLAN: Final = "This run has no plan yet, and this task has not reported its step."
 NO_STEP: Final = "This task is no step of the run's plan."
+MAX_READS: Final = 12
+"""Requests that read stores at a time. Each takes one of the 40 threads that all routes of Airflow share, and a store
+that does not answer keeps it for 20 seconds or more."""
+_WAIT_S: Final = 10.0
+_reads = asyncio.Semaphore(MAX_READS)
 _KEEP_S: Final = 5.0
 _MAX_KEPT: Final = 256
 _kept: dict[TaskIds, tuple[float, PlannedStep | UnplannedStep]] = {}
 """Steps of the last seconds: a page that is open asks several routes at once, and a plan of 1,000 steps is long."""
+
+
+async def few_at_once() -> AsyncIterator[None]:
+    """Let ``MAX_READS`` requests pass at a time; others wait for a while.
+
+    Raises:
+        HTTPException: 503: no other has ended.
+    """
+    try:
+        async with asyncio.timeout(_WAIT_S):
+            await _reads.acquire()
+    except TimeoutError:
+        busy = "The API server waits for stores that do not answer. Try again in a moment."
+        raise HTTPException(503, busy, {"Retry-After": "5"}) from None
+    try:
+        yield
+    finally:
+        _reads.release()
+
+
+READS_STORE: Final = [Depends(few_at_once)]
+"""For a route in a thread of Airflow's that reads a store; after the guards."""
 
 
 @dataclass(frozen=True)

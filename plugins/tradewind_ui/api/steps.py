@@ -39,6 +39,7 @@ from tradewind.tasks.attempt_history import AttemptHistory, read_attempt_history
 from tradewind.text import format_producer
 from tradewind_ui.api.security import READS_LOGS, READS_RUN
 from tradewind_ui.api.step_outputs import (
+    READS_STORE,
     Ids,
     OutputPath,
     TaskIds,
@@ -49,7 +50,7 @@ from tradewind_ui.api.step_outputs import (
 )
 from tradewind_ui.api.xcoms import UnreadableXComError, read_xcom
 
-router = APIRouter(prefix="/steps", dependencies=READS_RUN)
+router = APIRouter(prefix="/steps", dependencies=READS_RUN + READS_STORE)
 
 MAX_TEXT: Final = 4_000
 """Characters of a text of a plan: any task can write long XComs."""
