@@ -4,6 +4,306 @@
  */
 
 export interface paths {
+    "/api/data/describe": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Data Describe
+         * @description Return what a path is.
+         */
+        get: operations["data_describe_api_data_describe_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/data/download": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Data Download
+         * @description Return a file as an attachment, in pieces.
+         */
+        get: operations["data_download_api_data_download_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/data/image": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Data Image
+         * @description Return a PNG, JPEG, GIF or WebP.
+         */
+        get: operations["data_image_api_data_image_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/data/list": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Data List
+         * @description Return a page of a folder's entries.
+         *
+         *     Args:
+         *         prefix: Only names that begin with this.
+         *         after: ``next`` of the page before.
+         */
+        get: operations["data_list_api_data_list_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/data/roots": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Data Roots
+         * @description Return the folders and buckets that the deployment allows.
+         */
+        get: operations["data_roots_api_data_roots_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/data/rows": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Data Rows
+         * @description Return a page of rows, from a row's number, a cursor, or a fraction of the file; else from the beginning.
+         *
+         *     Args:
+         *         start: Rows before the first, in formats whose description says ``by_number``.
+         *         cursor: ``next`` of the page before, or ``at`` of a row.
+         *         at: A fraction of the file.
+         *         columns: Only these; repeat the parameter.
+         *         filter: Only rows with this text in any value; ``column:text`` looks in one column, and ``column=value`` for
+         *             the whole value, numbers by their size. Upper and lower case count the same. It scans a bounded number of
+         *             rows: ``next`` continues.
+         *         chars: Characters of a value; longer ones are cut.
+         */
+        get: operations["data_rows_api_data_rows_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/data/text": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Data Text
+         * @description Return a range of a text; a negative offset counts from the end.
+         */
+        get: operations["data_text_api_data_text_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/data/value": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Data Value
+         * @description Return one value of a row whole; ``at`` is the row's.
+         */
+        get: operations["data_value_api_data_value_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/experiments/files": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Experiment Files
+         * @description Return the files of experiments beside a prefix and the folders above it.
+         */
+        get: operations["experiment_files_api_experiments_files_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/experiments/leaderboards": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Experiment Leaderboards
+         * @description Return leaderboards of the evaluations and speedruns below a prefix.
+         */
+        get: operations["experiment_leaderboards_api_experiments_leaderboards_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/experiments/outputs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Experiment Outputs
+         * @description Return a page of the outputs below a prefix that the filter admits.
+         *
+         *     Args:
+         *         text: A part of the output path.
+         *         producer: A part of the run or script that made the newest attempt.
+         *         experiment: Name of an experiment; empty for outputs of which none is known.
+         *         file: Path of an experiment's file that names the output.
+         */
+        get: operations["experiment_outputs_api_experiments_outputs_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/fleet": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Fleet
+         * @description Return the clusters of the fleet file, with the last report of upkeep.
+         */
+        get: operations["fleet_api_fleet_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/fleet/health": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Health
+         * @description Return one line for each cluster, for the dashboard.
+         */
+        get: operations["health_api_fleet_health_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/fleet/history": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * History
+         * @description Return preemptions by zone and goodput by cluster, for each of the last days.
+         */
+        get: operations["history_api_fleet_history_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/plans/{dag_id}/{run_id}": {
         parameters: {
             query?: never;
@@ -24,10 +324,766 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/step_history/{dag_id}/{task_id}/{run_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * History Of Step
+         * @description Return a step of the run's plan beside its earlier versions.
+         *
+         *     Raises:
+         *         HTTPException: 404: the task is no step of a plan; 422: a plan cannot be read; 403: its output path is not
+         *             allowed; 503: the store does not answer.
+         */
+        get: operations["history_of_step_api_step_history__dag_id___task_id___run_id__get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/steps/about/{dag_id}/{task_id}/{run_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * About Step
+         * @description Return what is known of a task's step, also if its store does not answer.
+         */
+        get: operations["about_step_api_steps_about__dag_id___task_id___run_id__get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/steps/attempts/{dag_id}/{task_id}/{run_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Attempts Of Step
+         * @description Return the newest attempts at a step's output, each as intervals and events.
+         */
+        get: operations["attempts_of_step_api_steps_attempts__dag_id___task_id___run_id__get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/steps/config/{dag_id}/{task_id}/{run_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Config Of Step
+         * @description Return the config of a step as the lines of a tree, and its inputs.
+         */
+        get: operations["config_of_step_api_steps_config__dag_id___task_id___run_id__get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/steps/difference/{dag_id}/{task_id}/{run_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Difference Of Versions
+         * @description Return in what two versions of a step differ.
+         */
+        get: operations["difference_of_versions_api_steps_difference__dag_id___task_id___run_id__get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/steps/evaluation/{dag_id}/{task_id}/{run_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Evaluation Of Step
+         * @description Return the scores of an evaluation.
+         *
+         *     Raises:
+         *         HTTPException: 422: the output is no evaluation.
+         */
+        get: operations["evaluation_of_step_api_steps_evaluation__dag_id___task_id___run_id__get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/steps/metrics/{dag_id}/{task_id}/{run_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Metrics Of Step
+         * @description Return curves of the metrics of a step, or of another version of it.
+         *
+         *     Args:
+         *         name: Only these metrics; repeat the parameter.
+         *         offset: ``offset`` of the answer before: only rows after it.
+         *         version: Hash of another version of the same step.
+         */
+        get: operations["metrics_of_step_api_steps_metrics__dag_id___task_id___run_id__get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/steps/progress/{dag_id}/{task_id}/{run_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Progress Of Step
+         * @description Return how far the pipeline of a data step is, with the rows that failed; null without one.
+         */
+        get: operations["progress_of_step_api_steps_progress__dag_id___task_id___run_id__get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/steps/versions/{dag_id}/{task_id}/{run_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Versions Of Step
+         * @description Return the versions of a step that are beside its output, the newest first.
+         */
+        get: operations["versions_of_step_api_steps_versions__dag_id___task_id___run_id__get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
 }
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
+        /**
+         * ArrayInfo
+         * @description An array of a checkpoint.
+         *
+         *     Attributes:
+         *         size: In bytes, uncompressed.
+         */
+        ArrayInfo: {
+            /** Dtype */
+            dtype: string;
+            /** Name */
+            name: string;
+            /** Shape */
+            shape: number[];
+            /** Size */
+            size: number;
+        };
+        /**
+         * AttemptCost
+         * @description What an attempt cost.
+         *
+         *     Attributes:
+         *         wall_s: Seconds from its claim to its end, or until now.
+         *         waiting_s: Seconds of it without a slice.
+         *         down_s: Seconds of it from the ends of its processes to their next steps.
+         *         lost_steps: Finished steps that were made again.
+         *         slice_hours: Hours, each of one slice, that its pod held; None without a pod.
+         *         resources: Its resources in words; None if the file does not say.
+         */
+        AttemptCost: {
+            /**
+             * Down S
+             * @default 0
+             */
+            down_s: number;
+            /**
+             * Lost Steps
+             * @default 0
+             */
+            lost_steps: number;
+            /** Resources */
+            resources?: string | null;
+            /** Slice Hours */
+            slice_hours?: number | null;
+            /**
+             * Waiting S
+             * @default 0
+             */
+            waiting_s: number;
+            /** Wall S */
+            wall_s: number;
+        };
+        /**
+         * AttemptEvent
+         * @description One event.
+         *
+         *     Attributes:
+         *         at: In seconds since 1970.
+         *         cause: Category of an end, a value of ``verdicts.Cause``.
+         *         reason: Sentence for users.
+         *         step: The newest finished step then, or the step that was saved.
+         *         lost_steps: Finished steps that were not saved, so they are made again.
+         *         down_s: Seconds from an end until the next step; None if there was none.
+         */
+        AttemptEvent: {
+            /** At */
+            at: number;
+            /** Cause */
+            cause?: string | null;
+            /** Down S */
+            down_s?: number | null;
+            kind: components["schemas"]["EventKind"];
+            /**
+             * Lost Steps
+             * @default 0
+             */
+            lost_steps: number;
+            /** Reason */
+            reason?: string | null;
+            /** Step */
+            step?: number | null;
+        };
+        /**
+         * AttemptHistory
+         * @description The attempts at one output, the newest first.
+         *
+         *     Attributes:
+         *         left_out: How many older ones are not listed.
+         *         now: When it was read, by this machine's clock.
+         */
+        AttemptHistory: {
+            /** Attempts */
+            attempts: components["schemas"]["AttemptReport"][];
+            /** Left Out */
+            left_out: number;
+            /** Now */
+            now: number;
+        };
+        /**
+         * AttemptOutcome
+         * @description How an attempt ended.
+         * @enum {string}
+         */
+        AttemptOutcome: "succeeded" | "failed" | "stopped" | "lost";
+        /**
+         * AttemptPhase
+         * @description One interval.
+         *
+         *     Attributes:
+         *         started_at, ended_at: In seconds since 1970; ``ended_at`` is None while it lasts.
+         *         slices: Names of the slices, where they are known.
+         *         num_slices: How many slices or groups of hosts.
+         */
+        AttemptPhase: {
+            /** Ended At */
+            ended_at?: number | null;
+            kind: components["schemas"]["PhaseKind"];
+            /** Num Slices */
+            num_slices?: number | null;
+            /**
+             * Slices
+             * @default []
+             */
+            slices: string[];
+            /** Started At */
+            started_at: number;
+        };
+        /**
+         * AttemptReport
+         * @description One attempt.
+         *
+         *     Attributes:
+         *         producer: The run or script that claimed it.
+         *         started_at: Its claim, in seconds since 1970; None if its file does not say.
+         *         outcome: How it ended; None while it runs, or if no process recorded its end.
+         *         reason: Why it ended.
+         *         problem: Which of its files cannot be read, and why.
+         *         traceback: Of its error.
+         *         left_out: How many of its oldest intervals and events are not listed.
+         *         goodput: Share of the time since the training's first start that was spent in steps that count, as of this
+         *             attempt's end; only of the newest attempt.
+         *         logs: Folder of its logs.
+         */
+        AttemptReport: {
+            /**
+             * Cluster
+             * @default
+             */
+            cluster: string;
+            /** Commit */
+            commit?: string | null;
+            cost?: components["schemas"]["AttemptCost"] | null;
+            /** Ended At */
+            ended_at?: number | null;
+            /**
+             * Events
+             * @default []
+             */
+            events: components["schemas"]["AttemptEvent"][];
+            /**
+             * Failures
+             * @default 0
+             */
+            failures: number;
+            /** Goodput */
+            goodput?: number | null;
+            /**
+             * Is Active
+             * @default false
+             */
+            is_active: boolean;
+            /**
+             * Job
+             * @default
+             */
+            job: string;
+            /**
+             * Left Out
+             * @default 0
+             */
+            left_out: number;
+            /** Logs */
+            logs: string;
+            /** Number */
+            number: number;
+            outcome?: components["schemas"]["AttemptOutcome"] | null;
+            /**
+             * Phases
+             * @default []
+             */
+            phases: components["schemas"]["AttemptPhase"][];
+            /**
+             * Preemptions
+             * @default 0
+             */
+            preemptions: number;
+            /** Problem */
+            problem?: string | null;
+            /**
+             * Producer
+             * @default
+             */
+            producer: string;
+            /** Reason */
+            reason?: string | null;
+            /**
+             * Restarts
+             * @default 0
+             */
+            restarts: number;
+            /** Started At */
+            started_at?: number | null;
+            /** Traceback */
+            traceback?: string | null;
+        };
+        /**
+         * Board
+         * @description All scores that answer one question: the same task of the same version, with as many examples in the prompt.
+         *
+         *     Attributes:
+         *         title: Such as ``arc_easy acc ↑ (version 1, 10 shots)``.
+         *         higher_is_better: None if the harness does not say; then the scores are in order of their labels.
+         *         pooled_tasks: Number of tasks whose documents are pooled; 0 for a single task. It is no mean of their scores.
+         */
+        Board: {
+            /** Higher Is Better */
+            higher_is_better: boolean | null;
+            /** Metric */
+            metric: string;
+            /** Pooled Tasks */
+            pooled_tasks: number;
+            /** Scores */
+            scores: components["schemas"]["BoardScore"][];
+            /** Task */
+            task: string;
+            /** Title */
+            title: string;
+        };
+        /**
+         * BoardScore
+         * @description One score.
+         *
+         *     Attributes:
+         *         label: Output path of its evaluation, relative to the prefix.
+         *         evaluation: The harness.
+         *         value, low, high: The score and its 95 % interval; None where the harness gives none.
+         *         scored, documents: Number of documents with a score, and of all.
+         *         coverage: Scored documents as a share of all.
+         *         status: ``succeeded``, or why the score has no number: such as ``incomplete`` below 90 % coverage.
+         *         problem: The error of the task, if any.
+         *         started_at: In seconds since 1970.
+         *         commit: Commit of the code, if it is known.
+         */
+        BoardScore: {
+            /** Commit */
+            commit: string | null;
+            /** Coverage */
+            coverage: number;
+            /** Documents */
+            documents: number;
+            /** Evaluation */
+            evaluation: string;
+            /** High */
+            high: number | null;
+            /** Label */
+            label: string;
+            /** Low */
+            low: number | null;
+            /** Model */
+            model: string;
+            /** Output Path */
+            output_path: string;
+            /** Problem */
+            problem: string;
+            /** Scored */
+            scored: number;
+            /** Started At */
+            started_at: number;
+            /** Status */
+            status: string;
+            /** Value */
+            value: number | null;
+        };
+        /**
+         * Change
+         * @description One root cause.
+         *
+         *     Attributes:
+         *         step: The name of the step whose own config holds it.
+         *         where: Its config path there, such as ``config.learning_rate``.
+         *         what: The difference in words, such as ``config.learning_rate 0.003 → 0.001``.
+         *         way: The inputs that lead to ``step``, from the compared step's input to ``step``; empty if the compared step
+         *             itself holds the difference. The middle of a long list is omitted.
+         */
+        Change: {
+            /** Step */
+            step: string;
+            /**
+             * Way
+             * @default []
+             */
+            way: string[];
+            /** What */
+            what: string;
+            /** Where */
+            where: string;
+        };
+        /**
+         * CloudOverview
+         * @description Resources of a cluster in Google Cloud.
+         *
+         *     Attributes:
+         *         state: The state of the cluster, in words.
+         *         lines: Machines, slices and queued resources.
+         *         pools: Slices by type.
+         *         left_out: Number of lines beyond ``MAX_LINES``.
+         */
+        CloudOverview: {
+            /**
+             * Left Out
+             * @default 0
+             */
+            left_out: number;
+            /** Lines */
+            lines: components["schemas"]["ResourceLine"][];
+            /** Pools */
+            pools: components["schemas"]["SlicePoolState"][];
+            /** State */
+            state: string;
+        };
+        /**
+         * ClusterHealth
+         * @description A cluster in one line. A count is None where it is unknown.
+         */
+        ClusterHealth: {
+            /** Alarms */
+            alarms: string[];
+            /** Name */
+            name: string;
+            /** Ready */
+            ready: number | null;
+            /** Running */
+            running: number | null;
+            /** State */
+            state: string;
+            /** Waiting */
+            waiting: number | null;
+            /** Wanted */
+            wanted: number | null;
+        };
+        /**
+         * ClusterOverview
+         * @description A cluster of the fleet file. Each fact is None where it is unknown, and then has a problem.
+         *
+         *     Attributes:
+         *         owner: The only user whose jobs it takes.
+         *         alarms: What a user should look at, a sentence each.
+         */
+        ClusterOverview: {
+            /**
+             * Alarms
+             * @default []
+             */
+            alarms: string[];
+            cloud: components["schemas"]["CloudOverview"] | null;
+            /** Cloud Problem */
+            cloud_problem: string | null;
+            /** Connection */
+            connection: string;
+            /** Generation */
+            generation: string;
+            /** Is Default */
+            is_default: boolean;
+            lock: components["schemas"]["LockOverview"] | null;
+            /** Lock Problem */
+            lock_problem: string | null;
+            /** Name */
+            name: string;
+            /** Owner */
+            owner: string | null;
+            /** Project */
+            project: string;
+            ray: components["schemas"]["RayOverview"] | null;
+            /** Ray Problem */
+            ray_problem: string | null;
+            /** Stalled */
+            stalled: components["schemas"]["StalledStep"][];
+            /** Stalled Problem */
+            stalled_problem: string | null;
+            token: components["schemas"]["TokenOverview"] | null;
+            /** Token Problem */
+            token_problem: string | null;
+            /** Zone */
+            zone: string;
+        };
+        /**
+         * Column
+         * @description A column of a table; ``type`` as the format names it, or the types that a page has seen.
+         */
+        Column: {
+            /** Name */
+            name: string;
+            /** Type */
+            type: string;
+        };
+        /**
+         * ConfigComparison
+         * @description The versioned config of one version, or two beside each other.
+         *
+         *     Attributes:
+         *         rows: The leaves, by config path.
+         *         left_out: How many unchanged rows, or changed ones beyond the limit, are missing.
+         */
+        ConfigComparison: {
+            /**
+             * Left Out
+             * @default 0
+             */
+            left_out: number;
+            /** Rows */
+            rows: components["schemas"]["ConfigRow"][];
+        };
+        /**
+         * ConfigEntry
+         * @description A line of a config as a tree, in the order in which it is read.
+         *
+         *     Attributes:
+         *         depth: 0 for the config's own fields.
+         *         path: Its config path, such as ``optimizer.betas.[0]``.
+         *         text: Its value as JSON; None for a list or an object with lines of its own.
+         *         size: How many lines below it belong to it.
+         *         is_versioned: The version covers it: another value makes another output.
+         *         is_input: It is a path inside the output of another step.
+         */
+        ConfigEntry: {
+            /** Depth */
+            depth: number;
+            /**
+             * Is Input
+             * @default false
+             */
+            is_input: boolean;
+            /**
+             * Is Versioned
+             * @default false
+             */
+            is_versioned: boolean;
+            /** Key */
+            key: string;
+            /** Path */
+            path: string;
+            /** Size */
+            size: number;
+            /** Text */
+            text: string | null;
+        };
+        /**
+         * ConfigOfStep
+         * @description The config of a step, and the trackers that it names.
+         */
+        ConfigOfStep: {
+            config: components["schemas"]["StepConfig"];
+            /** Trackers */
+            trackers: components["schemas"]["TrackerLink"][];
+        };
+        /**
+         * ConfigRow
+         * @description A leaf of a config.
+         *
+         *     Attributes:
+         *         keys: Its config path, such as ``("optimizer", "betas", "[0]")``.
+         *         old: Its value in the earlier version; None if it has none, or without an earlier version.
+         *         new: Its value in the newer version.
+         */
+        ConfigRow: {
+            /** Keys */
+            keys: string[];
+            mark: components["schemas"]["Mark"];
+            new: components["schemas"]["ConfigValue"] | null;
+            old: components["schemas"]["ConfigValue"] | null;
+        };
+        /**
+         * ConfigValue
+         * @description A value of a config.
+         *
+         *     Attributes:
+         *         text: The value as JSON, or the path inside the input that is read; truncated.
+         *         reads: ``name-hash`` of the step whose output is read; None for a plain value.
+         */
+        ConfigValue: {
+            /** Reads */
+            reads?: string | null;
+            /** Text */
+            text: string;
+        };
+        /**
+         * Curve
+         * @description One metric by step.
+         *
+         *     Attributes:
+         *         values: None for what is no finite number, as of a training that diverged.
+         */
+        Curve: {
+            /** Name */
+            name: string;
+            /** Steps */
+            steps: number[];
+            /** Values */
+            values: (number | null)[];
+        };
+        /**
+         * Curves
+         * @description Curves of a metrics file, or of its rows after an offset.
+         *
+         *     Attributes:
+         *         names: All names of metrics among the rows that were read, in the order in which a page offers them.
+         *         offset: Where the next read continues; smaller than the one given if the file was replaced.
+         *         is_new: The rows are not the continuation of an earlier read: replace what is shown.
+         *         rows: How many rows were read.
+         *         sampled: The file is larger than one read, so rows between the ranges are missing.
+         *         last_step: The newest step; None without a row.
+         *         last_at: When its row was written, in seconds since 1970.
+         */
+        Curves: {
+            /** Curves */
+            curves: components["schemas"]["Curve"][];
+            /** Is New */
+            is_new: boolean;
+            /** Last At */
+            last_at?: number | null;
+            /** Last Step */
+            last_step?: number | null;
+            /** Names */
+            names: string[];
+            /** Offset */
+            offset: number;
+            /** Path */
+            path: string;
+            /** Rows */
+            rows: number;
+            /** Sampled */
+            sampled: boolean;
+        };
+        /**
+         * DayGoodput
+         * @description Goodput of one cluster on one day.
+         *
+         *     Attributes:
+         *         productive_s: Seconds of its pods in steps that count.
+         *         wall_s: Seconds since the first starts of its pods.
+         *         share: The ratio of the two.
+         */
+        DayGoodput: {
+            /** Cluster */
+            cluster: string;
+            /** Day */
+            day: string;
+            /** Productive S */
+            productive_s: number;
+            /** Share */
+            share: number | null;
+            /** Wall S */
+            wall_s: number;
+        };
         /**
          * Decision
          * @description What a run does with a step.
@@ -35,16 +1091,342 @@ export interface components {
          */
         Decision: "RUN" | "REUSE" | "WAIT" | "BLOCKED" | "PRUNED";
         /**
+         * Description
+         * @description What a path is.
+         *
+         *     Attributes:
+         *         format: Of ``formats``; ``folder`` for folders that are nothing more.
+         *         title: The format in words.
+         *         views: How it can be shown, the best first; empty if only as a download.
+         *         columns: Of formats with a schema.
+         *         rows: Number of rows, where the file tells it without being read.
+         *         by_number: Whether ``start`` of the rows route takes row numbers; else only ``cursor`` and ``at``.
+         *         facts: Further lines.
+         *         arrays: The arrays of a checkpoint, at most ``limits.MAX_ARRAYS``.
+         *         files: The files of a manifest, at most ``limits.MAX_FILES``.
+         *         related: Paths that belong to it, with what they are: samples of an evaluation, splits of a token cache.
+         *         made_by: The records of the output that it is, or that it is in.
+         *         output: The path of that output.
+         *         notes: What was cut, and what could not be read, as sentences.
+         */
+        Description: {
+            /** Arrays */
+            arrays?: components["schemas"]["ArrayInfo"][];
+            /**
+             * By Number
+             * @default false
+             */
+            by_number: boolean;
+            /** Columns */
+            columns?: components["schemas"]["Column"][];
+            /** Facts */
+            facts?: components["schemas"]["Fact"][];
+            /** Files */
+            files?: components["schemas"]["ListedFile"][];
+            /** Format */
+            format: string;
+            /**
+             * Kind
+             * @enum {string}
+             */
+            kind: "folder" | "file" | "output" | "other";
+            made_by?: components["schemas"]["MadeBy"] | null;
+            /** Modified */
+            modified?: string | null;
+            /** Name */
+            name: string;
+            /** Notes */
+            notes?: string[];
+            /** Output */
+            output?: string | null;
+            /** Path */
+            path: string;
+            /** Related */
+            related?: components["schemas"]["Entry"][];
+            /** Rows */
+            rows?: number | null;
+            /** Size */
+            size?: number | null;
+            /** Title */
+            title: string;
+            /** Views */
+            views: ("entries" | "rows" | "text" | "image" | "arrays" | "files")[];
+        };
+        /**
+         * Entry
+         * @description One name in a folder.
+         *
+         *     Attributes:
+         *         size: In bytes; of files only.
+         *         modified: ISO 8601 in UTC, where the store tells it.
+         *         format: Of ``formats``, by the name alone; of files only.
+         *         made_by: Of outputs only.
+         *         target: The path that a link leads to.
+         */
+        Entry: {
+            /** Format */
+            format?: string | null;
+            /**
+             * Kind
+             * @enum {string}
+             */
+            kind: "folder" | "file" | "output" | "other";
+            made_by?: components["schemas"]["MadeBy"] | null;
+            /** Modified */
+            modified?: string | null;
+            /** Name */
+            name: string;
+            /** Path */
+            path: string;
+            /** Size */
+            size?: number | null;
+            /** Target */
+            target?: string | null;
+        };
+        /**
+         * EntryPage
+         * @description A page of a folder's entries, by name where ``in_order``.
+         *
+         *     Attributes:
+         *         next: ``after`` of the next page; None at the end.
+         *         note: Why entries are missing or unordered, for example because the folder has millions.
+         */
+        EntryPage: {
+            /** Entries */
+            entries: components["schemas"]["Entry"][];
+            /**
+             * In Order
+             * @default true
+             */
+            in_order: boolean;
+            /** Next */
+            next?: string | null;
+            /** Note */
+            note?: string | null;
+            /** Path */
+            path: string;
+        };
+        /**
+         * EvaluationBoards
+         * @description Boards by task and metric.
+         *
+         *     Attributes:
+         *         problems: Sentences that say which records cannot be read, and what is left out.
+         */
+        EvaluationBoards: {
+            /** Boards */
+            boards: components["schemas"]["Board"][];
+            /** Problems */
+            problems: string[];
+        };
+        /**
+         * EventKind
+         * @description What happened to an attempt at one moment.
+         * @enum {string}
+         */
+        EventKind: "preempted" | "failed" | "scaled" | "restarted" | "saved" | "committed" | "stopped" | "lost";
+        /**
+         * Fact
+         * @description A line of a description, for example ``rows`` and ``1,000``.
+         */
+        Fact: {
+            /** Name */
+            name: string;
+            /** Value */
+            value: string;
+        };
+        /**
+         * FailedShard
+         * @description A shard that failed too often.
+         *
+         *     Attributes:
+         *         message: The error.
+         *         place: File and number of the row that was read last.
+         *         row: That row, cut.
+         *         frame: The user's own line in which it failed.
+         */
+        FailedShard: {
+            /**
+             * Frame
+             * @default
+             */
+            frame: string;
+            /**
+             * Message
+             * @default
+             */
+            message: string;
+            /**
+             * Place
+             * @default
+             */
+            place: string;
+            /**
+             * Row
+             * @default
+             */
+            row: string;
+            /** Shard */
+            shard: number;
+        };
+        /**
+         * FileRow
+         * @description A file of an experiment.
+         *
+         *     Attributes:
+         *         steps: Number of its steps.
+         *         counts: States of those of its outputs that are in the list.
+         *         missing: Number of its outputs that are not below the prefix, or have no record.
+         */
+        FileRow: {
+            /** Caller */
+            caller: string;
+            /** Commit */
+            commit: string | null;
+            counts: components["schemas"]["StateCounts"];
+            /** Created */
+            created: string;
+            /** Missing */
+            missing: number;
+            /** Name */
+            name: string;
+            /** Path */
+            path: string;
+            /** Problem */
+            problem: string | null;
+            /** Steps */
+            steps: number;
+            /** User */
+            user: string;
+        };
+        /**
+         * FilesPage
+         * @description The files of experiments beside a prefix, the newest first.
+         *
+         *     Attributes:
+         *         reading_s, notes: As in ``OutputsPage``.
+         */
+        FilesPage: {
+            /** Files */
+            files: components["schemas"]["FileRow"][];
+            /** Notes */
+            notes: string[];
+            /** Prefix */
+            prefix: string;
+            /** Reading S */
+            reading_s: number | null;
+        };
+        /**
+         * FinishedRun
+         * @description The newest attempt at an output, once it has ended.
+         *
+         *     Attributes:
+         *         outcome: How it ended: succeeded, failed, stopped or lost.
+         *         hours: From its claim to its end, queue time included.
+         *         resources: Its resources in words; None if its spec does not state them.
+         *         ended_at: Time of the end in ISO 8601.
+         */
+        FinishedRun: {
+            /** Attempt */
+            attempt: number;
+            /** Ended At */
+            ended_at: string;
+            /** Hours */
+            hours: number;
+            /** Outcome */
+            outcome: string;
+            /** Resources */
+            resources: string | null;
+        };
+        /**
+         * FleetHealth
+         * @description The fleet in one line for each cluster.
+         */
+        FleetHealth: {
+            /** Clusters */
+            clusters: components["schemas"]["ClusterHealth"][];
+            /** Is Configured */
+            is_configured: boolean;
+            /** Problem */
+            problem: string | null;
+        };
+        /**
+         * FleetHistory
+         * @description The fleet by day.
+         *
+         *     Attributes:
+         *         days: The days, the oldest first.
+         *         zones: The fleet's zones.
+         *         clusters: The names of its clusters.
+         *         reports: Number of reports of upkeep that were read.
+         *         pods: Number of timelines that were read.
+         *         problems: Why some are missing, a sentence each.
+         */
+        FleetHistory: {
+            /** Clusters */
+            clusters: string[];
+            /** Days */
+            days: string[];
+            /** Goodput */
+            goodput: components["schemas"]["DayGoodput"][];
+            /** Pods */
+            pods: number;
+            /** Preemptions */
+            preemptions: components["schemas"]["PreemptionCount"][];
+            /** Problems */
+            problems: string[];
+            /** Reports */
+            reports: number;
+            /** Zones */
+            zones: string[];
+        };
+        /**
+         * FleetView
+         * @description The fleet.
+         *
+         *     Attributes:
+         *         is_configured: Whether this deployment has a fleet file.
+         *         problem: Why the fleet file cannot be used; None if it can.
+         *         orphans: Clusters with resources in the fleet's zones that the file does not name.
+         *         upkeep_problem: Why there is no report; None if there is one.
+         */
+        FleetView: {
+            /** Clusters */
+            clusters: components["schemas"]["ClusterOverview"][];
+            /** Is Configured */
+            is_configured: boolean;
+            /** Orphans */
+            orphans: components["schemas"]["OrphanCluster"][];
+            /** Problem */
+            problem: string | null;
+            upkeep: components["schemas"]["UpkeepView"] | null;
+            /** Upkeep Problem */
+            upkeep_problem: string | null;
+        };
+        /**
          * GroupPlan
          * @description The plan of one group of steps.
          *
          *     Attributes:
          *         group: Name of the task group; empty in a DAG that is one experiment.
+         *         plan: The plan, of which the last steps may be left out.
          *         problem: Why there is no plan to show; None if there is one.
+         *         left_out: How many steps are left out.
+         *         inputs_left_out: Whether the steps state no inputs, since there are too many.
          */
         GroupPlan: {
             /** Group */
             group: string;
+            /**
+             * Inputs Left Out
+             * @default false
+             */
+            inputs_left_out: boolean;
+            /**
+             * Left Out
+             * @default 0
+             */
+            left_out: number;
             plan: components["schemas"]["Plan"] | null;
             /** Problem */
             problem?: string | null;
@@ -53,6 +1435,470 @@ export interface components {
         HTTPValidationError: {
             /** Detail */
             detail?: components["schemas"]["ValidationError"][];
+        };
+        /**
+         * JobLine
+         * @description A job that runs or waits.
+         *
+         *     Attributes:
+         *         owner: Its user, or its task or step in words.
+         *         step: The version name of its step; empty for another job.
+         *         dag_id: With ``run_id`` and ``task_id`` its Airflow task; empty for a job of a user.
+         *         submitted_at: In seconds since the epoch.
+         */
+        JobLine: {
+            /**
+             * Dag Id
+             * @default
+             */
+            dag_id: string;
+            /** Job */
+            job: string;
+            /**
+             * Output Path
+             * @default
+             */
+            output_path: string;
+            /** Owner */
+            owner: string;
+            /**
+             * Run Id
+             * @default
+             */
+            run_id: string;
+            /** Status */
+            status: string;
+            /**
+             * Step
+             * @default
+             */
+            step: string;
+            /** Submitted At */
+            submitted_at?: number | null;
+            /**
+             * Task Id
+             * @default
+             */
+            task_id: string;
+        };
+        /**
+         * Leaderboards
+         * @description Leaderboards of the evaluations and speedruns below a prefix.
+         *
+         *     Attributes:
+         *         reading_s, notes: As in ``OutputsPage``.
+         */
+        Leaderboards: {
+            evaluations: components["schemas"]["EvaluationBoards"];
+            /** Notes */
+            notes: string[];
+            /** Prefix */
+            prefix: string;
+            /** Reading S */
+            reading_s: number | null;
+            speedruns: components["schemas"]["SpeedrunBoards"];
+        };
+        /**
+         * ListedFile
+         * @description A file of a manifest; ``path`` is absolute.
+         */
+        ListedFile: {
+            /** Checksum */
+            checksum: string | null;
+            /** Name */
+            name: string;
+            /** Path */
+            path: string;
+            /** Size */
+            size: number;
+        };
+        /**
+         * ListedOutput
+         * @description An output below a prefix.
+         *
+         *     Attributes:
+         *         step: Name of the step, by the output path.
+         *         version: Hash of the version; empty if neither the path nor the lease names it.
+         *         experiment: The DAG or script of the newest attempt, else the newest experiment's file that names the output;
+         *             empty if nothing does.
+         *         is_pinned: Whether ``tradewind gc`` leaves it.
+         */
+        ListedOutput: {
+            /** Experiment */
+            experiment: string;
+            /** Is Pinned */
+            is_pinned: boolean;
+            status: components["schemas"]["OutputStatus"];
+            /** Step */
+            step: string;
+            /** Version */
+            version: string;
+        };
+        /**
+         * LockOverview
+         * @description The cluster lock.
+         *
+         *     Attributes:
+         *         state: ``free``, ``held`` or ``interrupted``.
+         *         since: Start of the operation, in seconds since the epoch.
+         *         sentence: The same as a sentence; for a free lock, about the last operation.
+         */
+        LockOverview: {
+            /**
+             * Holder
+             * @default
+             */
+            holder: string;
+            /**
+             * Operation
+             * @default
+             */
+            operation: string;
+            /**
+             * Phase
+             * @default
+             */
+            phase: string;
+            /**
+             * Sentence
+             * @default
+             */
+            sentence: string;
+            /** Since */
+            since?: number | null;
+            /** State */
+            state: string;
+        };
+        /**
+         * MadeBy
+         * @description Who made an output, by its records.
+         *
+         *     Attributes:
+         *         step: Name of the step.
+         *         version: Name and hash of the version, which names the folder.
+         *         state: ``finished``, ``failed``, ``at work`` and the like, as ``RecordState``.
+         *         dag_id: The DAG that made it, with run and task; None if a script did.
+         *         script: The script that made it.
+         *         problem: Why the records cannot be read, for example those of a later version.
+         */
+        MadeBy: {
+            /** Dag Id */
+            dag_id?: string | null;
+            /** Problem */
+            problem?: string | null;
+            /** Run Id */
+            run_id?: string | null;
+            /** Script */
+            script?: string | null;
+            /** State */
+            state?: string | null;
+            /** Step */
+            step?: string | null;
+            /** Task Id */
+            task_id?: string | null;
+            /** Version */
+            version?: string | null;
+        };
+        /**
+         * Mark
+         * @description How a row differs between two versions.
+         * @enum {string}
+         */
+        Mark: "SAME" | "CHANGED" | "ADDED" | "REMOVED" | "INPUT";
+        /**
+         * NamedCount
+         * @description What the user's functions counted under one name.
+         */
+        NamedCount: {
+            /** Count */
+            count: number;
+            /** Name */
+            name: string;
+        };
+        /**
+         * OrphanCluster
+         * @description Resources in a zone of a cluster that is not in the fleet file.
+         */
+        OrphanCluster: {
+            /** Cluster */
+            cluster: string;
+            /** Names */
+            names: string[];
+            /** Project */
+            project: string;
+            /** Zone */
+            zone: string;
+        };
+        /**
+         * OutputDetails
+         * @description What an output's manifest and attempt say.
+         *
+         *     Attributes:
+         *         size_bytes, files: Of its result; None without a manifest, or with one of more than ``_MAX_DETAIL_BYTES``.
+         *         commit: The Git commit of its code; None if it is not recorded.
+         *         problem: Why size or commit are unknown, if a file of the output cannot be read.
+         */
+        OutputDetails: {
+            /** Commit */
+            commit?: string | null;
+            /** Files */
+            files?: number | null;
+            /** Problem */
+            problem?: string | null;
+            /** Size Bytes */
+            size_bytes?: number | null;
+        };
+        /**
+         * OutputRow
+         * @description An output on a page.
+         *
+         *     Attributes:
+         *         versions: Number of outputs of its step in this experiment that the filter admits.
+         */
+        OutputRow: {
+            details: components["schemas"]["OutputDetails"];
+            output: components["schemas"]["ListedOutput"];
+            /** Versions */
+            versions: number;
+        };
+        /**
+         * OutputStatus
+         * @description One line of ``tradewind status``.
+         *
+         *     Attributes:
+         *         attempt: The newest attempt; 0 if Tradewind made none.
+         *         since: When the lease was last written, by the clock of its writer.
+         *         producer: The run or script of that attempt.
+         *         dag, run, task, map_index: The task of that attempt; empty and -1 outside Airflow.
+         *         script: The name of the script of that attempt, without folder and ``.py``; empty in Airflow.
+         *         version: Hash of the version, by the lease; empty if it does not say.
+         */
+        OutputStatus: {
+            /** Attempt */
+            attempt: number;
+            /**
+             * Dag
+             * @default
+             */
+            dag: string;
+            /** Job */
+            job: string;
+            /**
+             * Map Index
+             * @default -1
+             */
+            map_index: number;
+            /** Output Path */
+            output_path: string;
+            /** Producer */
+            producer: string;
+            /**
+             * Run
+             * @default
+             */
+            run: string;
+            /**
+             * Script
+             * @default
+             */
+            script: string;
+            /** Since */
+            since: number | null;
+            state: components["schemas"]["RecordState"];
+            /**
+             * Task
+             * @default
+             */
+            task: string;
+            /**
+             * Version
+             * @default
+             */
+            version: string;
+        };
+        /**
+         * OutputsPage
+         * @description A page of the outputs below a prefix.
+         *
+         *     Attributes:
+         *         roots: The roots of the deployment.
+         *         reading_s: How many seconds the prefix has been read; None once it is. Until then the rest is of the list
+         *             before, or empty if there is none.
+         *         rows: By experiment and step, the newest version first.
+         *         offset: Place of the first row among those that the filter admits.
+         *         admitted: Number of outputs that the filter admits.
+         *         total: Number of all outputs that were read.
+         *         experiments: All experiments, at most ``MAX_EXPERIMENTS``, whatever the filter.
+         *         notes: Sentences that say what is left out.
+         *         took_s: Seconds that the read took.
+         *         read_at: When it ended, in seconds since the epoch. Only pages of the same time are parts of one list.
+         */
+        OutputsPage: {
+            /** Admitted */
+            admitted: number;
+            /** Experiments */
+            experiments: components["schemas"]["StateCounts"][];
+            /** Notes */
+            notes: string[];
+            /** Offset */
+            offset: number;
+            /** Prefix */
+            prefix: string;
+            /** Read At */
+            read_at: number;
+            /** Reading S */
+            reading_s: number | null;
+            /** Roots */
+            roots: string[];
+            /** Rows */
+            rows: components["schemas"]["OutputRow"][];
+            /** Took S */
+            took_s: number;
+            /** Total */
+            total: number;
+        };
+        /**
+         * PastReport
+         * @description A report as it was stored.
+         *
+         *     Attributes:
+         *         at: Time of the report, in seconds since the epoch.
+         *         counts: Cluster → kind of subject → number of findings.
+         *         lines: Findings that are not in order.
+         *         for_a_person: Findings that need a user, a sentence each.
+         *         unseen: What could not be checked, and why.
+         */
+        PastReport: {
+            /** At */
+            at: number;
+            /** Counts */
+            counts: {
+                [key: string]: {
+                    [key: string]: number;
+                };
+            };
+            /** For A Person */
+            for_a_person: string[];
+            /** Lines */
+            lines: components["schemas"]["UpkeepLine"][];
+            /** Unseen */
+            unseen: string[];
+        };
+        /**
+         * PhaseKind
+         * @description What an attempt does in an interval.
+         *
+         *     Values:
+         *         WAITING: It has no slice or hosts yet, or its job has not started.
+         *         RESERVED: It has slices, and its processes start.
+         *         STARTING: Its processes run, but have made no step: they import, compile and load.
+         *         RUNNING: It makes steps; a step without a pod runs from its claim to its end.
+         *         COMMITTING: Its processes are done, and its output becomes a result.
+         * @enum {string}
+         */
+        PhaseKind: "waiting" | "reserved" | "starting" | "running" | "committing";
+        /**
+         * PipelineProgress
+         * @description The progress of a pipeline.
+         *
+         *     Attributes:
+         *         total_stages: How many stages it has; those that have not begun are not listed.
+         *         problem: Why it failed.
+         *         rejected: Shards with rejected rows, of the stages whose manifest was read.
+         *         note: Why something is missing.
+         */
+        PipelineProgress: {
+            /** Note */
+            note?: string | null;
+            /** Problem */
+            problem?: string | null;
+            /**
+             * Rejected
+             * @default []
+             */
+            rejected: components["schemas"]["RejectedRows"][];
+            /** Stages */
+            stages: components["schemas"]["PipelineStage"][];
+            /** Total Stages */
+            total_stages: number;
+        };
+        /**
+         * PipelineStage
+         * @description One stage.
+         *
+         *     Attributes:
+         *         stage: Its number, from 1 on.
+         *         reused: Shards of ``done`` that an earlier attempt made.
+         *         losses: How often a worker was lost and its shard begun again.
+         *         rejected: Rows that failed and were left out.
+         *         stragglers: Shards that run much longer than others took, with their seconds.
+         *         seconds: How long the stage has run, when the file was written.
+         */
+        PipelineStage: {
+            /**
+             * Counters
+             * @default []
+             */
+            counters: components["schemas"]["NamedCount"][];
+            /**
+             * Done
+             * @default 0
+             */
+            done: number;
+            /**
+             * Failed
+             * @default 0
+             */
+            failed: number;
+            /**
+             * Failures
+             * @default []
+             */
+            failures: components["schemas"]["FailedShard"][];
+            /**
+             * Losses
+             * @default 0
+             */
+            losses: number;
+            /** Name */
+            name: string;
+            /**
+             * Rejected
+             * @default 0
+             */
+            rejected: number;
+            /**
+             * Reused
+             * @default 0
+             */
+            reused: number;
+            /**
+             * Rows
+             * @default 0
+             */
+            rows: number;
+            /**
+             * Running
+             * @default 0
+             */
+            running: number;
+            /**
+             * Seconds
+             * @default 0
+             */
+            seconds: number;
+            /**
+             * Shards
+             * @default 0
+             */
+            shards: number;
+            /** Stage */
+            stage: number;
+            /**
+             * Stragglers
+             * @default []
+             */
+            stragglers: string[];
         };
         /**
          * Plan
@@ -76,6 +1922,22 @@ export interface components {
             warnings: string[];
         };
         /**
+         * PlanTask
+         * @description A task that plans.
+         *
+         *     Attributes:
+         *         state: Its state in Airflow; None before it is scheduled.
+         *         is_final: Whether it has ended.
+         */
+        PlanTask: {
+            /** Is Final */
+            is_final: boolean;
+            /** State */
+            state: string | null;
+            /** Task Id */
+            task_id: string;
+        };
+        /**
          * PlannedStep
          * @description One line of a plan.
          *
@@ -86,6 +1948,10 @@ export interface components {
          *         producer: Producer of the output that is reused or awaited.
          *         estimate: Expected cost of running it, in words.
          *         place: Its resources in words; None if it names none.
+         *         inputs: Task ids of the steps of the plan that it reads, each once.
+         *         producer_dag: The DAG of the run that is the producer, if a run is; likewise ``producer_run``.
+         *         earlier: Hash of the nearest earlier version, if the plan compared one.
+         *         changed_inputs: Names of the inputs, direct or not, whose own config differs from that version's.
          */
         PlannedStep: {
             /**
@@ -93,11 +1959,23 @@ export interface components {
              * @default 0
              */
             attempt: number;
+            /**
+             * Changed Inputs
+             * @default []
+             */
+            changed_inputs: string[];
             decision: components["schemas"]["Decision"];
+            /** Earlier */
+            earlier?: string | null;
             /** Estimate */
             estimate?: string | null;
             /** Hash */
             hash: string;
+            /**
+             * Inputs
+             * @default []
+             */
+            inputs: string[];
             /**
              * Is Damaged
              * @default false
@@ -116,10 +1994,771 @@ export interface components {
             place?: string | null;
             /** Producer */
             producer?: string | null;
+            /** Producer Dag */
+            producer_dag?: string | null;
+            /** Producer Run */
+            producer_run?: string | null;
             /** Reason */
             reason: string;
             /** Task Id */
             task_id: string;
+        };
+        /**
+         * PreemptionCount
+         * @description Preempted slices of one zone on one day.
+         */
+        PreemptionCount: {
+            /** Count */
+            count: number;
+            /** Day */
+            day: string;
+            /** Zone */
+            zone: string;
+        };
+        /**
+         * RayOverview
+         * @description The answer of a cluster's head.
+         *
+         *     Attributes:
+         *         nodes: Number of its live nodes.
+         *         used: The use of TPU chips and CPUs.
+         *         running: Number of running jobs.
+         *         waiting: Number of jobs that have not started.
+         *         jobs: The first ``MAX_JOBS`` of both, those that wait first.
+         *         waits: What running jobs wait for.
+         *         is_cut: Whether jobs or waits were left out.
+         */
+        RayOverview: {
+            /** Address */
+            address: string;
+            /**
+             * Is Cut
+             * @default false
+             */
+            is_cut: boolean;
+            /** Jobs */
+            jobs: components["schemas"]["JobLine"][];
+            /** Nodes */
+            nodes: number;
+            /** Running */
+            running: number;
+            /** Used */
+            used: components["schemas"]["ResourceUse"][];
+            /** Version */
+            version: string | null;
+            /** Waiting */
+            waiting: number;
+            /** Waits */
+            waits: components["schemas"]["WaitLine"][];
+        };
+        /**
+         * RecordState
+         * @description State of an output, for a process that wants to use or make it.
+         * @enum {string}
+         */
+        RecordState: "none" | "finished" | "gone" | "failed" | "stopped" | "at work" | "unreadable lease";
+        /**
+         * RejectedRows
+         * @description A shard of which rows failed and were left out.
+         *
+         *     Attributes:
+         *         path: The file that it wrote.
+         *         rejected: How many rows.
+         *         rejection: Why the first of them failed.
+         */
+        RejectedRows: {
+            /** Path */
+            path: string;
+            /** Rejected */
+            rejected: number;
+            /** Rejection */
+            rejection: string;
+            /** Shard */
+            shard: number;
+            /** Stage */
+            stage: number;
+        };
+        /**
+         * ResourceLine
+         * @description One machine, slice or queued resource, with its health.
+         *
+         *     Attributes:
+         *         health: ``ready``; ``incomplete``, if Ray lacks a host of a READY slice; ``coming``; or ``gone``.
+         *         is_slice: Whether it is a slice.
+         */
+        ResourceLine: {
+            /** Age S */
+            age_s: number | null;
+            /**
+             * Health
+             * @default coming
+             * @enum {string}
+             */
+            health: "ready" | "incomplete" | "coming" | "gone";
+            /** Hosts */
+            hosts?: number | null;
+            /** In Ray */
+            in_ray?: number | null;
+            /** Is Current */
+            is_current?: boolean | null;
+            /**
+             * Is Reserved
+             * @default false
+             */
+            is_reserved: boolean;
+            /**
+             * Is Slice
+             * @default false
+             */
+            is_slice: boolean;
+            /** Kind */
+            kind: string;
+            /** Name */
+            name: string;
+            /** State */
+            state: string;
+        };
+        /**
+         * ResourceUse
+         * @description One of Ray's resources: the amount in use, and the total of all live nodes.
+         */
+        ResourceUse: {
+            /** Name */
+            name: string;
+            /** Total */
+            total: number;
+            /** Used */
+            used: number;
+        };
+        /**
+         * Root
+         * @description A folder or bucket that the deployment allows.
+         */
+        Root: {
+            /** Path */
+            path: string;
+        };
+        /**
+         * Row
+         * @description A row of a page.
+         *
+         *     Attributes:
+         *         at: Its place, for ``cursor`` and for the route of one value.
+         *         number: From 1; None where the rows before are not counted.
+         *         values: One for each column of the page; None also where the row lacks it. Whole numbers beyond 2⁵³, and what
+         *             JSON cannot express, are texts.
+         *         cut: Indices of the values that were cut.
+         *         nested: Indices of the values that are lists or objects, as JSON texts.
+         *         problem: Why the row cannot be read; it has no values then.
+         */
+        Row: {
+            /** At */
+            at: string;
+            /** Cut */
+            cut?: number[];
+            /** Nested */
+            nested?: number[];
+            /** Number */
+            number: number | null;
+            /** Problem */
+            problem?: string | null;
+            /** Values */
+            values: (string | number | boolean | null)[];
+        };
+        /**
+         * RowPage
+         * @description A page of rows.
+         *
+         *     Attributes:
+         *         columns: Those shown: of the file, or all that the rows of this page have.
+         *         rows: Those that match the filter.
+         *         next: ``cursor`` of the next page; None at the end of the file.
+         *         total: Number of rows in the file, if known.
+         *         scanned: Rows read for this page, those that the filter leaves out included.
+         *         position: Place of the page's end in the file, from 0 to 1.
+         *         note: Why the page ends early, or does not begin where asked.
+         */
+        RowPage: {
+            /** Columns */
+            columns: components["schemas"]["Column"][];
+            /** Format */
+            format: string;
+            /** Next */
+            next?: string | null;
+            /** Note */
+            note?: string | null;
+            /** Path */
+            path: string;
+            /** Position */
+            position?: number | null;
+            /** Rows */
+            rows: components["schemas"]["Row"][];
+            /**
+             * Scanned
+             * @default 0
+             */
+            scanned: number;
+            /** Total */
+            total?: number | null;
+        };
+        /**
+         * RunPlans
+         * @description The plans of a run, and the tasks that make them.
+         */
+        RunPlans: {
+            /** Plans */
+            plans: components["schemas"]["GroupPlan"][];
+            /** Tasks */
+            tasks: components["schemas"]["PlanTask"][];
+        };
+        /**
+         * ScoreRow
+         * @description A score of a task, or of a group of tasks, as a row of a table.
+         *
+         *     Attributes:
+         *         members: How many tasks a group has; 0 for a task.
+         *         metric: Empty if there is no score.
+         *         low, high: Ends of the 95 % interval.
+         *         scored, documents: Documents with a score, and all of them.
+         *         status: In words.
+         *         error: Why documents have no score.
+         */
+        ScoreRow: {
+            /** Documents */
+            documents: number;
+            /** Error */
+            error: string | null;
+            /** High */
+            high: number | null;
+            /** Higher Is Better */
+            higher_is_better: boolean | null;
+            /** Low */
+            low: number | null;
+            /** Members */
+            members: number;
+            /** Metric */
+            metric: string;
+            /** Scored */
+            scored: number;
+            /** Shots */
+            shots: number | null;
+            /** Status */
+            status: string;
+            /** Task */
+            task: string;
+            /** Value */
+            value: number | null;
+            /** Version */
+            version: string;
+        };
+        /**
+         * ScoreTable
+         * @description The scores of an evaluation, groups last.
+         *
+         *     Attributes:
+         *         status, error: Of the whole evaluation.
+         *         facts: What was measured, with what and when, in sentences.
+         *         left_out: How many rows are missing.
+         */
+        ScoreTable: {
+            /** Error */
+            error: string | null;
+            /** Evaluation */
+            evaluation: string;
+            /** Facts */
+            facts: string[];
+            /** Left Out */
+            left_out: number;
+            /** Model */
+            model: string;
+            /** Model Path */
+            model_path: string;
+            /** Rows */
+            rows: components["schemas"]["ScoreRow"][];
+            /** Status */
+            status: string;
+        };
+        /**
+         * SlicePoolState
+         * @description Slices of one type.
+         *
+         *     Attributes:
+         *         minimum: Slices that the fleet file keeps up.
+         *         maximum: Maximum of the fleet file; None for a type that it does not name.
+         *         existing: Slices that exist.
+         *         ready: Those that work: READY, with all hosts in Ray if the head answers.
+         */
+        SlicePoolState: {
+            /** Existing */
+            existing: number;
+            /** Kind */
+            kind: string;
+            /** Maximum */
+            maximum: number | null;
+            /** Minimum */
+            minimum: number;
+            /** Ready */
+            ready: number;
+        };
+        /**
+         * SpeedrunBoard
+         * @description Speedruns, the best first. Each is one training, so its number has no interval.
+         */
+        SpeedrunBoard: {
+            /** Metric */
+            metric: string;
+            /** Runs */
+            runs: components["schemas"]["SpeedrunScore"][];
+        };
+        /**
+         * SpeedrunBoards
+         * @description Boards by metric, without those that no run has.
+         *
+         *     Attributes:
+         *         problems: Sentences that say which files cannot be read, and what is left out.
+         */
+        SpeedrunBoards: {
+            /** Boards */
+            boards: components["schemas"]["SpeedrunBoard"][];
+            /** Problems */
+            problems: string[];
+        };
+        /**
+         * SpeedrunScore
+         * @description A speedrun on a board.
+         *
+         *     Attributes:
+         *         label: Output path, relative to the prefix.
+         *         value: The number that the board ranks by.
+         *         rank: From 1.
+         *         is_on_frontier: Whether no run is better for as few FLOPs, or as good for fewer.
+         *         flops: Floating-point operations of the training.
+         *         seconds: Time of its steps.
+         */
+        SpeedrunScore: {
+            /** Author */
+            author: string;
+            /** Description */
+            description: string;
+            /** Devices */
+            devices: number | null;
+            /** Flops */
+            flops: number | null;
+            /** Is On Frontier */
+            is_on_frontier: boolean;
+            /** Label */
+            label: string;
+            /** Output Path */
+            output_path: string;
+            /** Parameters */
+            parameters: number | null;
+            /** Rank */
+            rank: number;
+            /** Seconds */
+            seconds: number | null;
+            /** Tokens */
+            tokens: number | null;
+            /** Value */
+            value: number;
+        };
+        /**
+         * StalledStep
+         * @description One step without progress.
+         *
+         *     Attributes:
+         *         job: Submission ID of its Ray job, which differs for each attempt.
+         *         what: What is missing: ``step`` or ``shard``.
+         *         since: Time of the last progress, in seconds since the epoch.
+         *         seconds: Time without progress.
+         *         limit_s: The limit that it exceeds.
+         *         dag_id: With ``run_id`` and ``task_id`` its Airflow task; empty for a step that no task started.
+         */
+        StalledStep: {
+            /** Cluster */
+            cluster: string;
+            /**
+             * Dag Id
+             * @default
+             */
+            dag_id: string;
+            /** Job */
+            job: string;
+            /** Limit S */
+            limit_s: number;
+            /** Output Path */
+            output_path: string;
+            /**
+             * Run Id
+             * @default
+             */
+            run_id: string;
+            /** Seconds */
+            seconds: number;
+            /** Since */
+            since: number;
+            /** Step */
+            step: string;
+            /**
+             * Task Id
+             * @default
+             */
+            task_id: string;
+            /** What */
+            what: string;
+        };
+        /**
+         * StateCounts
+         * @description How many outputs are in each state.
+         *
+         *     Attributes:
+         *         name: What has them: an experiment or an experiment's file.
+         *         states: State → number, without those that no output is in.
+         */
+        StateCounts: {
+            /** Name */
+            name: string;
+            /** States */
+            states: {
+                [key: string]: number;
+            };
+        };
+        /**
+         * StepAbout
+         * @description What a page needs before it asks for more.
+         *
+         *     Attributes:
+         *         why_empty: Why there is no step; the other fields are empty then.
+         *         decision: The plan's; None outside a plan.
+         *         producer: The run or script that made or makes the output.
+         *         is_by_other_run: The producer is another run than this one.
+         *         state: State of the output; None if the store does not say.
+         *         written_at: When its lease was last written, in seconds since 1970.
+         *         task_state: State of the task in Airflow.
+         *         is_active: Something may change soon: the page asks again.
+         *         shows: Which results the output has: ``metrics``, ``progress``, ``evaluation``.
+         *         problem: Why the store's part is missing.
+         */
+        StepAbout: {
+            /**
+             * Attempt
+             * @default 0
+             */
+            attempt: number;
+            /** Decision */
+            decision?: string | null;
+            /** Estimate */
+            estimate?: string | null;
+            /**
+             * Hash
+             * @default
+             */
+            hash: string;
+            /**
+             * Is Active
+             * @default false
+             */
+            is_active: boolean;
+            /**
+             * Is By Other Run
+             * @default false
+             */
+            is_by_other_run: boolean;
+            /**
+             * Is Forced
+             * @default false
+             */
+            is_forced: boolean;
+            /**
+             * Links
+             * @default []
+             */
+            links: components["schemas"]["StepLink"][];
+            /**
+             * Name
+             * @default
+             */
+            name: string;
+            /**
+             * Output Path
+             * @default
+             */
+            output_path: string;
+            /** Place */
+            place?: string | null;
+            /** Problem */
+            problem?: string | null;
+            /** Producer */
+            producer?: string | null;
+            /** Reason */
+            reason?: string | null;
+            /**
+             * Shows
+             * @default []
+             */
+            shows: string[];
+            state?: components["schemas"]["RecordState"] | null;
+            /** Task State */
+            task_state?: string | null;
+            /** Why Empty */
+            why_empty?: string | null;
+            /** Written At */
+            written_at?: number | null;
+        };
+        /**
+         * StepConfig
+         * @description What the info beside an output says of its step.
+         *
+         *     Attributes:
+         *         function: ``module.qualname`` of its function.
+         *         left_out: How many lines, with all that is below them, are missing.
+         *         problem: Why there is no config, or none that can be read.
+         */
+        StepConfig: {
+            /**
+             * Entries
+             * @default []
+             */
+            entries: components["schemas"]["ConfigEntry"][];
+            /** Function */
+            function?: string | null;
+            /**
+             * Inputs
+             * @default []
+             */
+            inputs: components["schemas"]["StepInput"][];
+            /**
+             * Left Out
+             * @default 0
+             */
+            left_out: number;
+            /** Problem */
+            problem?: string | null;
+        };
+        /**
+         * StepHistory
+         * @description A step beside its earlier versions, the nearest first.
+         *
+         *     Attributes:
+         *         versions: Those that were compared.
+         *         is_complete: Whether all earlier versions were compared.
+         *         compared: Hash of the version that ``config`` compares with; None if there is none.
+         *         config: The config, beside that of ``compared``; None if no record of the step's version exists yet.
+         *         run: The newest attempt at the step's own output, if that has ended.
+         */
+        StepHistory: {
+            /** Compared */
+            compared: string | null;
+            config: components["schemas"]["ConfigComparison"] | null;
+            /** Is Complete */
+            is_complete: boolean;
+            run: components["schemas"]["FinishedRun"] | null;
+            /** Versions */
+            versions: components["schemas"]["VersionSummary"][];
+        };
+        /**
+         * StepInput
+         * @description A step whose output is read.
+         *
+         *     Attributes:
+         *         version: Its name and hash; empty if the record does not say.
+         *         output_path: Where its output is; None if that is unknown, or outside the allowed roots.
+         *         waits: Whether the step waits for it.
+         */
+        StepInput: {
+            /** Output Path */
+            output_path: string | null;
+            /** Version */
+            version: string;
+            /**
+             * Waits
+             * @default true
+             */
+            waits: boolean;
+        };
+        /**
+         * StepLink
+         * @description A link to another system, whose address the task has stored.
+         */
+        StepLink: {
+            /** Name */
+            name: string;
+            /** Url */
+            url: string;
+        };
+        /**
+         * StoredVersion
+         * @description A version of a step whose output, or its record, is in the store.
+         *
+         *     Attributes:
+         *         made_at: When its lease was last written, in seconds since 1970; None if unknown.
+         *         producer: The run or script that made it.
+         *         is_this: It is the version that was asked about.
+         */
+        StoredVersion: {
+            /** Hash */
+            hash: string;
+            /** Is This */
+            is_this: boolean;
+            /** Made At */
+            made_at: number | null;
+            /** Output Path */
+            output_path: string;
+            /** Producer */
+            producer: string;
+            state: components["schemas"]["RecordState"];
+        };
+        /**
+         * StoredVersionList
+         * @description Versions of one step, the newest first; ``left_out`` counts those that are not listed.
+         */
+        StoredVersionList: {
+            /** Left Out */
+            left_out: number;
+            /** Versions */
+            versions: components["schemas"]["StoredVersion"][];
+        };
+        /**
+         * Subject
+         * @description What a line of the report is about.
+         * @enum {string}
+         */
+        Subject: "slice" | "job" | "host" | "node of no cluster" | "operation";
+        /**
+         * TextPage
+         * @description A range of a text, cut at characters; at lines too where they are short enough.
+         *
+         *     Attributes:
+         *         size: Bytes of the whole text; None if it is compressed and not yet read to its end.
+         *         start: Offset of its first byte.
+         *         end: Offset after its last.
+         *         next: ``offset`` of the next page; None at the end.
+         *         previous: ``offset`` of the page before; None at the beginning.
+         *         is_binary: Whether bytes that are no text in UTF-8 were replaced.
+         */
+        TextPage: {
+            /** End */
+            end: number;
+            /**
+             * Is Binary
+             * @default false
+             */
+            is_binary: boolean;
+            /** Next */
+            next?: number | null;
+            /** Note */
+            note?: string | null;
+            /** Path */
+            path: string;
+            /** Previous */
+            previous?: number | null;
+            /** Size */
+            size: number | null;
+            /** Start */
+            start: number;
+            /** Text */
+            text: string;
+        };
+        /**
+         * TokenOverview
+         * @description The secret of the cluster's token, never its value.
+         *
+         *     Attributes:
+         *         secret: Its name.
+         *         version: Number of the newest enabled version; None without one.
+         *         age_s: Age of that version; None if Google does not report it.
+         *         enabled: Number of enabled versions.
+         */
+        TokenOverview: {
+            /** Age S */
+            age_s?: number | null;
+            /**
+             * Enabled
+             * @default 0
+             */
+            enabled: number;
+            /** Secret */
+            secret: string;
+            /** Version */
+            version?: number | null;
+        };
+        /**
+         * TrackerLink
+         * @description Where a tracker shows a training.
+         *
+         *     Attributes:
+         *         name: The tracker's.
+         *         path: Folder of its files, if it writes some below the output.
+         *         url: Its page on the web, if it has one.
+         *         note: How to see the files.
+         */
+        TrackerLink: {
+            /** Name */
+            name: string;
+            /** Note */
+            note?: string | null;
+            /** Path */
+            path?: string | null;
+            /** Url */
+            url?: string | null;
+        };
+        /**
+         * UpkeepLine
+         * @description One finding.
+         *
+         *     Attributes:
+         *         cluster: The cluster's name; for a node of no cluster, the name in its label.
+         *         about: Kind of the subject.
+         *         name: Name of the slice, job, host or node.
+         *         state: The state that was found.
+         *         done: What upkeep did about it, or would do without a dry run.
+         *         needs_person: Whether no further upkeep will repair it.
+         *         is_well: Whether it is in order.
+         */
+        UpkeepLine: {
+            about: components["schemas"]["Subject"];
+            /** Cluster */
+            cluster: string;
+            /**
+             * Done
+             * @default
+             */
+            done: string;
+            /**
+             * Is Well
+             * @default false
+             */
+            is_well: boolean;
+            /** Name */
+            name: string;
+            /**
+             * Needs Person
+             * @default false
+             */
+            needs_person: boolean;
+            /** State */
+            state: string;
+        };
+        /**
+         * UpkeepView
+         * @description The last report of upkeep.
+         *
+         *     Attributes:
+         *         dag_id: With ``run_id`` and ``task_id`` the task that wrote it.
+         *         left_out: Number of findings beyond ``MAX_NEWS``.
+         */
+        UpkeepView: {
+            /** Dag Id */
+            dag_id: string | null;
+            /**
+             * Left Out
+             * @default 0
+             */
+            left_out: number;
+            report: components["schemas"]["PastReport"];
+            /** Run Id */
+            run_id: string | null;
+            /** Task Id */
+            task_id: string | null;
         };
         /** ValidationError */
         ValidationError: {
@@ -134,6 +2773,109 @@ export interface components {
             /** Error Type */
             type: string;
         };
+        /**
+         * VersionDifference
+         * @description In what two versions differ.
+         *
+         *     Attributes:
+         *         changes: Root causes, the step's own first.
+         *         rows: The versioned config of both.
+         *         left_out: How many rows are missing.
+         *         problem: Why they cannot be compared.
+         */
+        VersionDifference: {
+            /**
+             * Changes
+             * @default []
+             */
+            changes: components["schemas"]["Change"][];
+            /**
+             * Left Out
+             * @default 0
+             */
+            left_out: number;
+            /** Problem */
+            problem?: string | null;
+            /**
+             * Rows
+             * @default []
+             */
+            rows: components["schemas"]["ConfigRow"][];
+        };
+        /**
+         * VersionSummary
+         * @description An earlier version of a step.
+         *
+         *     Attributes:
+         *         made_at: When its lease was last written, in seconds since 1970; None if unknown.
+         *         causes: The root causes of the difference from the step's version.
+         *         left_out: How many further causes there are.
+         *         run: Its newest attempt, if that has ended.
+         */
+        VersionSummary: {
+            /** Causes */
+            causes: components["schemas"]["Change"][];
+            /** Hash */
+            hash: string;
+            /** Left Out */
+            left_out: number;
+            /** Made At */
+            made_at: number | null;
+            /** Output Path */
+            output_path: string;
+            run: components["schemas"]["FinishedRun"] | null;
+        };
+        /**
+         * WaitLine
+         * @description Parts of a job that wait for the same resources.
+         *
+         *     Attributes:
+         *         kind: ``driver``, ``actor``, ``Ray task`` or ``placement group``.
+         *         resources: What each of them needs, in words.
+         *         since: Submission of the first of them, in seconds since the epoch; None if unknown.
+         */
+        WaitLine: {
+            /** Count */
+            count: number;
+            /** Job */
+            job: string;
+            /** Kind */
+            kind: string;
+            /** Resources */
+            resources: string;
+            /** Since */
+            since?: number | null;
+        };
+        /**
+         * WholeValue
+         * @description One value, whole up to ``limits.MAX_WHOLE_VALUE_CHARS``.
+         *
+         *     Attributes:
+         *         kind: ``text``, ``number``, ``bool``, ``null``, ``bytes`` (as Base64), or ``json`` for lists and objects.
+         *         chars: Length of the whole.
+         */
+        WholeValue: {
+            /** At */
+            at: string;
+            /** Chars */
+            chars: number;
+            /** Column */
+            column: string;
+            /**
+             * Cut
+             * @default false
+             */
+            cut: boolean;
+            /**
+             * Kind
+             * @enum {string}
+             */
+            kind: "text" | "number" | "bool" | "null" | "bytes" | "json";
+            /** Path */
+            path: string;
+            /** Text */
+            text: string;
+        };
     };
     responses: never;
     parameters: never;
@@ -143,6 +2885,424 @@ export interface components {
 }
 export type $defs = Record<string, never>;
 export interface operations {
+    data_describe_api_data_describe_get: {
+        parameters: {
+            query: {
+                /** @description A root, or a path below one. */
+                path: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Description"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    data_download_api_data_download_get: {
+        parameters: {
+            query: {
+                /** @description A root, or a path below one. */
+                path: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    data_image_api_data_image_get: {
+        parameters: {
+            query: {
+                /** @description A root, or a path below one. */
+                path: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    data_list_api_data_list_get: {
+        parameters: {
+            query: {
+                /** @description A root, or a path below one. */
+                path: string;
+                prefix?: string;
+                after?: string | null;
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EntryPage"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    data_roots_api_data_roots_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Root"][];
+                };
+            };
+        };
+    };
+    data_rows_api_data_rows_get: {
+        parameters: {
+            query: {
+                /** @description A root, or a path below one. */
+                path: string;
+                start?: number | null;
+                cursor?: string | null;
+                at?: number | null;
+                limit?: number;
+                columns?: string[] | null;
+                filter?: string;
+                chars?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RowPage"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    data_text_api_data_text_get: {
+        parameters: {
+            query: {
+                /** @description A root, or a path below one. */
+                path: string;
+                offset?: number;
+                bytes?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TextPage"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    data_value_api_data_value_get: {
+        parameters: {
+            query: {
+                /** @description A root, or a path below one. */
+                path: string;
+                at: string;
+                column: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WholeValue"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    experiment_files_api_experiments_files_get: {
+        parameters: {
+            query?: {
+                /** @description A root or a folder below one; empty for the first. */
+                prefix?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FilesPage"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    experiment_leaderboards_api_experiments_leaderboards_get: {
+        parameters: {
+            query?: {
+                /** @description A root or a folder below one; empty for the first. */
+                prefix?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Leaderboards"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    experiment_outputs_api_experiments_outputs_get: {
+        parameters: {
+            query?: {
+                /** @description A root or a folder below one; empty for the first. */
+                prefix?: string;
+                text?: string;
+                state?: components["schemas"]["RecordState"][] | null;
+                producer?: string;
+                experiment?: string | null;
+                pinned?: boolean | null;
+                file?: string;
+                offset?: number;
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OutputsPage"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    fleet_api_fleet_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FleetView"];
+                };
+            };
+        };
+    };
+    health_api_fleet_health_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FleetHealth"];
+                };
+            };
+        };
+    };
+    history_api_fleet_history_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FleetHistory"];
+                };
+            };
+        };
+    };
     plans_of_run_api_plans__dag_id___run_id__get: {
         parameters: {
             query?: never;
@@ -161,7 +3321,327 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["GroupPlan"][];
+                    "application/json": components["schemas"]["RunPlans"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    history_of_step_api_step_history__dag_id___task_id___run_id__get: {
+        parameters: {
+            query?: {
+                against?: string | null;
+            };
+            header?: never;
+            path: {
+                dag_id: string;
+                task_id: string;
+                run_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StepHistory"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    about_step_api_steps_about__dag_id___task_id___run_id__get: {
+        parameters: {
+            query?: {
+                map_index?: number;
+            };
+            header?: never;
+            path: {
+                dag_id: string;
+                task_id: string;
+                run_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StepAbout"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    attempts_of_step_api_steps_attempts__dag_id___task_id___run_id__get: {
+        parameters: {
+            query?: {
+                map_index?: number;
+            };
+            header?: never;
+            path: {
+                dag_id: string;
+                task_id: string;
+                run_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AttemptHistory"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    config_of_step_api_steps_config__dag_id___task_id___run_id__get: {
+        parameters: {
+            query?: {
+                map_index?: number;
+            };
+            header?: never;
+            path: {
+                dag_id: string;
+                task_id: string;
+                run_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ConfigOfStep"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    difference_of_versions_api_steps_difference__dag_id___task_id___run_id__get: {
+        parameters: {
+            query: {
+                old: string;
+                new: string;
+                map_index?: number;
+            };
+            header?: never;
+            path: {
+                dag_id: string;
+                task_id: string;
+                run_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VersionDifference"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    evaluation_of_step_api_steps_evaluation__dag_id___task_id___run_id__get: {
+        parameters: {
+            query?: {
+                map_index?: number;
+            };
+            header?: never;
+            path: {
+                dag_id: string;
+                task_id: string;
+                run_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ScoreTable"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    metrics_of_step_api_steps_metrics__dag_id___task_id___run_id__get: {
+        parameters: {
+            query?: {
+                name?: string[] | null;
+                offset?: number;
+                version?: string | null;
+                map_index?: number;
+            };
+            header?: never;
+            path: {
+                dag_id: string;
+                task_id: string;
+                run_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Curves"] | null;
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    progress_of_step_api_steps_progress__dag_id___task_id___run_id__get: {
+        parameters: {
+            query?: {
+                map_index?: number;
+            };
+            header?: never;
+            path: {
+                dag_id: string;
+                task_id: string;
+                run_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PipelineProgress"] | null;
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    versions_of_step_api_steps_versions__dag_id___task_id___run_id__get: {
+        parameters: {
+            query?: {
+                map_index?: number;
+            };
+            header?: never;
+            path: {
+                dag_id: string;
+                task_id: string;
+                run_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StoredVersionList"];
                 };
             };
             /** @description Validation Error */

@@ -1,1 +1,0 @@
-import{t as e}from"./Empty-s6s0Lg4U.js";import{r as t}from"./main.js";var n=()=>t(e,{title:`No fleet file is configured`});export{n as default};

@@ -1,1 +1,0 @@
-import{i as e,n as t,r as n,t as r}from"./main.js";var i=({children:i,title:a})=>n(r.Root,{children:n(r.Content,{children:e(t,{textAlign:`center`,children:[n(r.Title,{children:a}),n(r.Description,{children:i})]})})});export{i as t};

@@ -1,1 +1,0 @@
-import{t as e}from"./Empty-s6s0Lg4U.js";import{r as t}from"./main.js";var n=()=>t(e,{title:`Nothing here yet`});export{n as default};
