@@ -66,10 +66,12 @@ def test_group_runs_between_tasks_of_own_dag_also_if_reused(env: Environment) ->
         of_tasks = dict.fromkeys(("ingest", "train.plan", "train.outputs", "publish"), "success")
         assert run.states() == {**of_tasks, "train.publish_selected": of_steps, "train.publish_model": of_steps}
         assert f"{model}: {{'mean': 49.5}}" in run.log("publish")
-        page = get(env, f"plan/ingest_train_publish/{quote(run.run_id)}", token(env)).text
-        assert "<h2>train</h2>" in page and page.count("<td class=RUN>") == (2 if of_steps == "success" else 0)
-    page = get(env, f"step/ingest_train_publish/train.publish_model/{quote(runs[1].run_id)}", token(env)).text
-    assert "<td>REUSE</td>" in page and str(model) in page
+        [shown] = get(env, f"api/plans/ingest_train_publish/{quote(run.run_id)}", token(env)).json()["plans"]
+        decisions = [step["decision"] for step in shown["plan"]["steps"]]
+        assert shown["group"] == "train" and decisions.count("RUN") == (2 if of_steps == "success" else 0)
+    path = f"api/steps/about/ingest_train_publish/train.publish_model/{quote(runs[1].run_id)}"
+    about = get(env, path, token(env)).json()
+    assert (about["decision"], about["output_path"]) == ("REUSE", str(model))
     env.api.clear_task("ingest_train_publish", runs[1].run_id, "train.publish_model")
     until(lambda: runs[1].states()["train.publish_model"] == "success", "the cleared step")
     assert (env.attempts("publish/selected"), env.attempts("publish/model")) == (1, 2)

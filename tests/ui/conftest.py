@@ -81,8 +81,9 @@ def full_stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
+    """Chromium. Playwright's event loop runs until the end of the module: no other test may start one until then."""
     from playwright.sync_api import sync_playwright
 
     from scripts.screenshot import FLAGS
@@ -94,7 +95,7 @@ def browser() -> Iterator[Any]:
         chromium.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def opened(browser: Any) -> OpenPages:
     """Return a context manager for a page of a logged-in user.
 
