@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tradewind.datasets.files import basename, join
-from tradewind.plans.stored_versions import StepConfig
 from tradewind.recipes.metrics.trackers import tensorboard_path
+
+if TYPE_CHECKING:  # it loads the file store, which no module of recipes does while a DAG file is parsed
+    from tradewind.plans.stored_versions import StepConfig
 
 _WANDB_NAME: Final = re.compile(r"[\w.-]{1,128}", re.ASCII)
 
