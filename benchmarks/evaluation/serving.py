@@ -96,7 +96,7 @@ def _config(engine: str, folder: Path, delay: str = _DELAY_S) -> ServingConfig:
         return ServingConfig("tiny", "command", command=command, **shared)
     from tests.serving.exports import tiny_export
 
-    return ServingConfig(str(tiny_export(folder / "model")), engine, **shared)
+    return ServingConfig(str(tiny_export(folder / "model")), engine, served_name="tiny", **shared)
 
 
 def _engine(stack: LocalStack) -> psutil.Process:
@@ -136,8 +136,9 @@ async def _client(address: str, token: str, at_once: int, seconds_each: float) -
         while time.monotonic() < until:
             begun = time.monotonic()
             async with session.post(f"{address}/completions", json=body) as answer:
-                await answer.read()
-                assert answer.status == 200
+                text = await answer.text()
+                if answer.status != 200:
+                    raise RuntimeError(f"{address} answered {answer.status}: {text[:500]}")
             latencies.append(time.monotonic() - begun)
 
     headers = {"Authorization": f"Bearer {token}"}
