@@ -50,7 +50,7 @@ def test_task_that_made_nothing_emits_no_event() -> None:
     dag = experiment_dag("made", [step("tokenize/code")])
     assert dag is not None
     context = context_of(dag.get_task("tokenize_code"))
-    emit_nothing(context, ["tokenize/code"])
+    emit_nothing(context, "tokenize/code")
     assert sent(context) == {}
 
 
@@ -67,31 +67,36 @@ def test_made_output_is_an_event_of_the_step_asset() -> None:
 @pytest.mark.parametrize("own", [Asset("other"), AssetAlias("other"), Asset("tokenize/code", "gs://b/mine")])
 def test_outlets_of_the_user_stay(own: Any) -> None:
     context = context_of(BaseOperator(task_id="t", outlets=[own]))
-    emit_made(context, "tokenize/code", "tokenize/code-abc123", "gs://b/x", "attempt 1")
-    emit_nothing(context, ["tokenize/code"])
+    emit_nothing(context, "tokenize/code")
     assert sent(context) == {own.name: {}}
+    emit_made(context, "tokenize/code", "tokenize/code-abc123", "gs://b/x", "attempt 1")
+    assert context["task"].outlets == [own, step_asset("tokenize/code")]
 
 
-def test_reused_outputs_emit_events_only_on_request() -> None:
-    steps = [step("a"), step("b"), step("c")]
-    decided = [planned("a", Decision.REUSE), planned("b", Decision.RUN), planned("c", Decision.PRUNED)]
+def test_plan_emits_events_of_reused_outputs() -> None:
+    context = context_of(BaseOperator(task_id="plan"))
+    emit_reused(context, [planned("a", Decision.REUSE), planned("b", Decision.RUN), planned("c", Decision.PRUNED)])
     extra = {"version": "a-abc123", "path": "gs://b/a-abc123", "producer": "the producer of a", "cached": True}
-    for is_enabled, events in ((False, {}), (True, {"a": extra})):
-        dag = experiment_dag("made", steps, asset_events_of_reused=is_enabled)
-        assert dag is not None
-        context = context_of(dag.get_task("plan"))
-        emit_reused(context, decided)
-        assert sent(context) == events
+    assert sent(context) == {"a": extra}
 
 
-def test_every_step_task_declares_asset_and_plan_only_on_request() -> None:
-    """The declaration lets Airflow know the asset before the first events, of which two may be concurrent."""
-    dag = experiment_dag("made", [step("x/a"), step("b 1?"), step("größe"), step("x" * 300)])
+def outlets_of(steps: list[ExecutorStep]) -> dict[str, list[tuple[str, str]]]:
+    dag = experiment_dag("made", steps)
     assert dag is not None
     stored = DagSerialization.from_dict(DagSerialization.to_dict(dag))
-    outlets = {task.task_id: [(asset.name, asset.uri) for asset in task.outlets] for task in stored.tasks}
+    return {task.task_id: [(asset.name, asset.uri) for asset in task.outlets] for task in stored.tasks}
+
+
+def test_step_tasks_declare_their_assets() -> None:
+    """The declaration lets Airflow know the asset before the first events, of which two may be concurrent."""
     named = {"x_a": ("x/a", "x/a"), "b_1": ("b 1?", "b 1?"), "größe": ("größe", "gr%C3%B6%C3%9Fe")}
-    assert outlets == {"plan": []} | {task: [asset] for task, asset in named.items()} | {"x" * 240: [("x" * 300,) * 2]}
+    assert outlets_of([step("x/a"), step("b 1?"), step("größe"), step("x" * 300)]) == (
+        {"plan": []} | {task: [asset] for task, asset in named.items()} | {"x" * 240: [("x" * 300,) * 2]}
+    )
+
+
+def test_tasks_of_large_experiment_declare_nothing() -> None:
+    assert not any(outlets_of([step(f"x{number}") for number in range(201)]).values())
 
 
 @pytest.mark.parametrize("name", ["self", "context", "é" * 300])
@@ -109,11 +114,13 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from tradewind import ExecutorStep, experiment_dag
 def nothing(config): ...
 experiment_dag("made", [ExecutorStep(name, nothing, {}) for name in ("x/a", "größe")])
+experiment_dag("large", [ExecutorStep(f"y/{number}", nothing, {}) for number in range(201)])
 schedules = {
     "by_name": [Asset("x/a")],
     "by_reference": [Asset.ref(name="x/a")],
     "by_both": [Asset("x/a"), Asset.ref(name="größe")],
     "of_another": [Asset.ref(name="größe")],
+    "of_large": [Asset("y/7")],
 }
 for dag_id, schedule in schedules.items():
     with DAG(dag_id, schedule=schedule):
@@ -128,17 +135,19 @@ from airflow.sdk.execution_time.task_runner import _build_asset_profiles, _seria
 from tradewind.tasks.assets import emit_made, emit_nothing
 
 with create_session() as session:
-    create_run("made", "run", session)
+    for dag_id in ("made", "large"):
+        create_run(dag_id, "run", session)
 
-def end(has_made):
-    task = copy.deepcopy(bag.dags["made"].get_task("x_a"))  # each in a process of its own
+def end(has_made, dag_id="made", name="x/a"):
+    task_id = name.replace("/", "_")
+    task = copy.deepcopy(bag.dags[dag_id].get_task(task_id))  # each in a process of its own
     context = {"task": task, "outlet_events": OutletEventAccessors()}
     if has_made:
-        emit_made(context, "x/a", "x/a-abc123", "/p/x/a-abc123", "me")
+        emit_made(context, name, f"{name}-abc123", f"/p/{name}-abc123", "me")
     else:
-        emit_nothing(context, ["x/a"])
+        emit_nothing(context, name)
     with create_session() as session:
-        instance = session.scalar(select(TaskInstance).where(TaskInstance.task_id == "x_a"))
+        instance = session.scalar(select(TaskInstance).where(TaskInstance.task_id == task_id))
         events = list(_serialize_outlet_events(context["outlet_events"]))
         TaskInstance.register_asset_changes_in_db(instance, list(_build_asset_profiles(task.outlets)), events)
     SchedulerJobRunner(Job())._update_asset_orphanage()
@@ -147,13 +156,15 @@ def end(has_made):
         to_run = sorted(dag.dag_id for dag in DagModel.dags_needing_dagruns(session)[0])
     return [extras, to_run]
 
-report([end(False), end(True)])
+report([end(False), end(True), end(True, "large", "y/7"), end(True, "large", "y/8")])
 """
 
 
 @pytest.mark.slow
 def test_asset_schedule_triggers_by_name_and_reference(tmp_path: Path) -> None:
-    after_nothing, (extras, to_run) = run_in_airflow(tmp_path, DAGS, EMIT)
+    after_nothing, (extras, to_run), after_large, after_unknown = run_in_airflow(tmp_path, DAGS, EMIT)
     assert after_nothing == [[], []]
     assert extras == [{"version": "x/a-abc123", "path": "/p/x/a-abc123", "producer": "me"}]
     assert to_run == ["by_name", "by_reference"]
+    large = {"version": "y/7-abc123", "path": "/p/y/7-abc123", "producer": "me"}
+    assert after_large == after_unknown == [[*extras, large], [*to_run, "of_large"]]

@@ -37,7 +37,7 @@ from tradewind.steps import (
     wanted_steps,
 )
 from tradewind.steps.run_values import param_default
-from tradewind.tasks.assets import step_asset
+from tradewind.tasks.assets import declared_outlets
 from tradewind.tasks.context import OUTPUTS_TASK_ID, PLAN_TASK_ID, ExperimentSettings
 from tradewind.tasks.jobs.placement import check_function_place, check_slice_types
 from tradewind.tasks.params import PREFIX, add_run_params
@@ -113,7 +113,6 @@ class Outline:
     def add_tasks(self, values: Mapping[str, Any] | None = None) -> list[StepOperator]:
         """Make the plan's task and the steps' tasks in Airflow's current DAG and group; return the steps' tasks."""
         settings, options, full_id = self.settings, self.options, self.settings.full_id
-        names = dict.fromkeys(step.name for step in self.task_ids)
         plan = PlanOperator(
             task_id=PLAN_TASK_ID,
             steps={full_id(task_id): resolved.step for resolved, task_id in self.task_ids.items()},
@@ -122,7 +121,7 @@ class Outline:
             settings=settings,
             allow_cross_region=options.allow_cross_region,
             doc_md="Decides which steps run and which outputs are reused. The log shows the plan as a table.",
-            outlets=[step_asset(name) for name in names] if options.asset_events_of_reused else [],
+            emits_reused=options.asset_events_of_reused,
         )
         return _add_step_tasks(plan, self.task_ids, settings, options)
 
@@ -229,7 +228,7 @@ def _add_step_tasks(
             index=index,
             trigger_rule="all_done" if resolved.dispensable else "none_failed",
             doc_md=resolved.step.description,
-            outlets=[step_asset(resolved.name)],
+            outlets=declared_outlets(resolved.name, len(task_ids)),
             **_bounds(resolved.step.resources, options),
         )
         tasks[resolved] = task

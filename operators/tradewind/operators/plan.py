@@ -18,7 +18,7 @@ from tradewind.records.info_files import step_info, write_experiment_info
 from tradewind.serialization.references import CodeFolder, function_name
 from tradewind.steps import ExecutorStep, ResolvedExperiment
 from tradewind.tasks.address import states_now
-from tradewind.tasks.assets import emit_nothing, emit_reused
+from tradewind.tasks.assets import emit_reused
 from tradewind.tasks.cluster_slices import refuse_missing_slice_types
 from tradewind.tasks.code import code_folder
 from tradewind.tasks.context import ExperimentSettings, PlacedExperiment
@@ -46,6 +46,7 @@ class PlanOperator(BaseOperator):
         values: Name → value of the run, for ``run_param(name)`` in the steps' configs (templated).
         settings: Settings that the experiment's tasks share.
         allow_cross_region: Names of steps that may read from other regions, and paths below which any step may.
+        emits_reused: Emit asset events for reused outputs.
     """
 
     ui_color = "#d8e2dc"
@@ -59,6 +60,7 @@ class PlanOperator(BaseOperator):
         values: Mapping[str, Any] | None = None,
         settings: ExperimentSettings | None = None,
         allow_cross_region: Sequence[str] = (),
+        emits_reused: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -67,6 +69,7 @@ class PlanOperator(BaseOperator):
         self.values = dict(values or {})
         self.settings = settings or ExperimentSettings()
         self.allow_cross_region = tuple(allow_cross_region)
+        self.emits_reused = emits_reused
 
     def execute(self, context: Context) -> None:
         """Plan the run, then skip what need not run."""
@@ -83,9 +86,7 @@ class PlanOperator(BaseOperator):
             versions = version_chunks(plan, {task_id: experiment.of(step) for task_id, step in self.steps.items()})
             push_plan(context, plan, versions | (chunks(plan) if has_work else {}))
             skipped = self._skipped(plan, experiment, context)
-        if is_dry_run(context, group):
-            emit_nothing(context, [step.name for step in plan.steps])
-        else:
+        if self.emits_reused and not is_dry_run(context, group):
             emit_reused(context, plan.steps)
         if to_skip := self._not_active(skipped, context):
             raise DownstreamTasksSkipped(tasks=to_skip)

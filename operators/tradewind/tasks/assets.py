@@ -2,8 +2,9 @@
 
 The step's name is both the name and the URI of its asset: ``Asset("tokenize/code")`` in another DAG's schedule is the
 same asset. Airflow stores only URIs of ASCII, so other characters are percent-encoded there, and such an asset is
-``Asset.ref(name="größe")``. The step's task declares it as an outlet. Airflow emits an event for every outlet of a
-successful task, so a task that made nothing removes its outlet first.
+``Asset.ref(name="größe")``. The step's task declares it as an outlet, except in large experiments. Airflow emits an
+event for every outlet that a successful task has in the end and of which it knows the asset, from a declaration or from
+another DAG's schedule. So a task that made an output adds the outlet, and one that made nothing removes it.
 
 An ``AssetAlias`` would avoid this, but Airflow adds the alias's asset to its tables at the first event. If two first
 events coincide, Airflow fails the slower task although its output is complete.
@@ -11,7 +12,7 @@ events coincide, Airflow fails the slower task although its output is complete.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -20,6 +21,8 @@ from airflow.sdk import Asset, Context
 from tradewind.plans.plan import Decision, PlannedStep
 from tradewind.steps import ExperimentError, truncated_repr
 
+_MOST_DECLARED: Final = 200
+"""Airflow 3.3 decodes the DAG once per declared asset for its own graph: with 1,000, in minutes and gigabytes."""
 _ASCII: Final = bytes(range(128)).decode()
 
 
@@ -37,6 +40,12 @@ def step_asset(name: str) -> Asset:
         ) from error
 
 
+def declared_outlets(name: str, steps: int) -> list[Asset]:
+    """Return what the task of step ``name`` declares in an experiment with this many steps."""
+    asset = step_asset(name)  # an invalid name is refused in any case
+    return [asset] if steps <= _MOST_DECLARED else []
+
+
 def emit_made(context: Context, name: str, version: str, path: str, producer: str) -> None:
     """Emit the event of an output that this task made; it counts if the task succeeds.
 
@@ -47,30 +56,27 @@ def emit_made(context: Context, name: str, version: str, path: str, producer: st
         path: The output path.
         producer: The attempt that made it, and its task.
     """
-    _emit_only(context, {name: {"version": version, "path": path, "producer": producer}}, declared=(name,))
+    _emit(context, name, {"version": version, "path": path, "producer": producer})
 
 
-def emit_nothing(context: Context, names: Iterable[str]) -> None:
-    """Emit no event for the steps ``names``, since the task made none of their outputs."""
-    _emit_only(context, {}, declared=names)
+def emit_nothing(context: Context, name: str) -> None:
+    """Emit no event for the step ``name``, since the task did not make its output."""
+    asset = step_asset(name)
+    task: Any = context["task"]
+    task.outlets = [outlet for outlet in task.outlets if outlet != asset]
 
 
 def emit_reused(context: Context, steps: Sequence[PlannedStep]) -> None:
-    """Emit an event marked ``cached`` for each reused step whose asset the ``plan`` task declares (opt-in)."""
-    extras = {
-        step.name: {"version": step.version_name, "path": step.output_path, "producer": step.producer, "cached": True}
-        for step in steps
-        if step.decision is Decision.REUSE
-    }
-    _emit_only(context, extras, declared=[step.name for step in steps])
+    """Emit an event marked ``cached`` for each reused step."""
+    for step in steps:
+        if step.decision is Decision.REUSE:
+            extra = {"version": step.version_name, "path": step.output_path, "producer": step.producer, "cached": True}
+            _emit(context, step.name, extra)
 
 
-def _emit_only(context: Context, extras: Mapping[str, dict[str, Any]], *, declared: Iterable[str]) -> None:
-    """Of the assets of the steps ``declared``, emit those with an extra; other outlets belong to the user."""
+def _emit(context: Context, name: str, extra: dict[str, Any]) -> None:
+    asset = step_asset(name)
     task: Any = context["task"]
-    removed = {(asset.name, asset.uri) for asset in map(step_asset, declared) if asset.name not in extras}
-    keys = [(outlet.name, outlet.uri) if isinstance(outlet, Asset) else None for outlet in task.outlets]
-    task.outlets = [outlet for outlet, key in zip(task.outlets, keys, strict=True) if key not in removed]
-    for asset in map(step_asset, extras):
-        if (asset.name, asset.uri) in keys:
-            context["outlet_events"][asset].extra = extras[asset.name]
+    if asset not in task.outlets:
+        task.outlets = [*task.outlets, asset]
+    context["outlet_events"][asset].extra = extra

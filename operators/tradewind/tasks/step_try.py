@@ -159,7 +159,7 @@ class StepTry:
             lease = None  # it names no attempt
         if lease is not None and self.owns(lease) and not self._notes.has_succeeded_with(lease.attempt):
             return self.finish_made(lease)
-        emit_nothing(self.context, [step.name])
+        emit_nothing(self.context, step.name)
         return self._notes.finished(step.output_path, lease.attempt if lease is not None else 0)
 
     def finish_made(self, lease: Lease) -> dict[str, Any]:
