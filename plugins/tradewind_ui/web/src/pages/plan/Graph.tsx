@@ -6,7 +6,9 @@ import { useEffect, useMemo } from "react";
 import type { KeyboardEvent } from "react";
 
 import { Loading } from "../../components/Frame";
+import { useColorMode } from "../../components/colorMode";
 import { Problem } from "../../components/Problem";
+import { pluralize } from "../../components/format";
 import { NODE, edgesOf, useLayout } from "./layout";
 import type { Layout } from "./layout";
 import { PALETTES } from "./model";
@@ -70,6 +72,7 @@ export const shownFirst = (steps: ReadonlyArray<Step>): ReadonlyArray<Step> => {
 
 const Flow = ({ height, label, layout, select, selected }: Omit<Props, "steps"> & { readonly layout: Layout }) => {
   const { fitView, setCenter } = useReactFlow();
+  const colorMode = useColorMode();
   const nodes = useMemo(() => nodesOf(layout), [layout]);
   const edges = useMemo(() => flowEdges(layout.steps), [layout]);
   const selection = useMemo(() => ({ select, selected }), [select, selected]);
@@ -111,6 +114,7 @@ const Flow = ({ height, label, layout, select, selected }: Omit<Props, "steps"> 
         role="group"
       >
         <ReactFlow
+          colorMode={colorMode}
           edges={edges}
           edgesFocusable={false}
           minZoom={0.02}
@@ -147,7 +151,7 @@ const Graph = ({ steps, ...props }: Props) => {
     return (
       <Center borderRadius="md" borderWidth={1} flexDirection="column" h={props.height}>
         <Loading />
-        <Text color="fg.muted">Laying out {steps.length} steps</Text>
+        <Text color="fg.muted">Laying out {pluralize(steps.length, "step")}</Text>
       </Center>
     );
   }

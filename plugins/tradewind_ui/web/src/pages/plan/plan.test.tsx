@@ -1,6 +1,6 @@
 import { ChakraProvider, defaultSystem } from "@chakra-ui/react";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { render, screen } from "@testing-library/react";
+import { render, screen, waitFor } from "@testing-library/react";
 import userEvent from "@testing-library/user-event";
 import { MemoryRouter } from "react-router-dom";
 import { describe, expect, it, vi } from "vitest";
@@ -13,9 +13,18 @@ const server = vi.hoisted(() => {
     hoisted.asked.push(url.replace(/.*\/api/u, ""));
     return new Response(JSON.stringify(hoisted.answer(url)), { headers: { "Content-Type": "application/json" } });
   };
+  // In place of elk: all blocks lie in one place.
   globalThis.Worker = class {
-    public postMessage() {}
+    public onmessage: (event: unknown) => void = () => undefined;
+    public postMessage({ graph, id }: { readonly graph?: unknown; readonly id: number }) {
+      setTimeout(() => this.onmessage({ data: { data: graph, id } }));
+    }
   } as unknown as typeof Worker;
+  globalThis.ResizeObserver = class {
+    public disconnect() {}
+    public observe() {}
+    public unobserve() {}
+  };
   return hoisted;
 });
 
@@ -163,6 +172,15 @@ describe("page", () => {
     const links = (await screen.findAllByRole("link")).map((link) => link.getAttribute("href"));
     expect(links).toEqual(["/dags/nightly/runs/monday", "/plugin/tradewind_data?path=%2Fs%2Fraw-abc123", "/dags/d/runs/r%2F1/tasks/raw"]);
     expect(server.asked).toEqual(["/plans/d/r%2F1", "/step_history/d/raw/r%2F1"]);
+  }, 30_000);
+
+  it("draws the graph in the mode of Airflow's page", async () => {
+    document.documentElement.className = "dark";
+    show({ plans: [{ group: "", inputs_left_out: false, left_out: 0, plan, problem: null }], tasks: [] }, "/");
+    await screen.findByRole("group", { name: /arrow keys/u });
+    expect(document.querySelector(".react-flow")?.className).toBe("react-flow dark");
+    document.documentElement.className = "";
+    await waitFor(() => expect(document.querySelector(".react-flow")?.className).toBe("react-flow light"));
   }, 30_000);
 
   it.each([
