@@ -1,5 +1,5 @@
 import { ChakraProvider, defaultSystem } from "@chakra-ui/react";
-import { render, screen, within } from "@testing-library/react";
+import { fireEvent, render, screen, within } from "@testing-library/react";
 import userEvent from "@testing-library/user-event";
 import { describe, expect, it, vi } from "vitest";
 
@@ -87,6 +87,21 @@ describe("DataTable", () => {
     await user.keyboard("{Shift>}{ArrowRight}{/Shift}");
     const header = screen.getByRole("columnheader", { name: "Name" });
     expect(getComputedStyle(header).width).toBe("184px");
+  });
+
+  it("ends what is cut with an ellipsis, and has it whole as title", () => {
+    show();
+    const link = screen.getByRole("link", { name: "to a" });
+    expect(getComputedStyle(link).display).toBe("inline");
+    const cell = link.closest("td");
+    fireEvent.mouseEnter(cell as Element);
+    expect(cell?.title).toBe("");
+    vi.spyOn(Element.prototype, "clientWidth", "get").mockReturnValue(20);
+    vi.spyOn(Element.prototype, "scrollWidth", "get").mockReturnValue(90);
+    fireEvent.mouseEnter(cell as Element);
+    expect(cell?.title).toBe("to a");
+    expect(getComputedStyle(cell as Element).textOverflow).toBe("ellipsis");
+    vi.restoreAllMocks();
   });
 
   it("draws few of many rows, and says how many there are", () => {

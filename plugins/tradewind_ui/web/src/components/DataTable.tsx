@@ -6,7 +6,7 @@ import type { KeyboardEvent, ReactNode } from "react";
 
 import { targetRow } from "./rowKeys";
 import { orderOf, sortAfterClick, sortOf } from "./rowOrder";
-import { Gap, HeaderCell, Line } from "./tableParts";
+import { Edge, Gap, HeaderCell, Line } from "./tableParts";
 import type { Column } from "./tableParts";
 
 export type { Column };
@@ -79,6 +79,7 @@ const rowHeight = () => ROW_PX;
 export const DataTable = <Row,>(props: Props<Row>) => {
   const { columns, empty, focusOn, height = "70vh", label, onRowClick, rows, selected } = props;
   const scroller = useRef<HTMLDivElement>(null);
+  const edge = useRef<HTMLDivElement>(null);
   const wantsFocus = useRef(focusOn !== undefined);
   const { click, indexOf, keyAt, rowAt, sorting } = useOrdered(props);
   const [widths, setWidths] = useState<Readonly<Record<string, number>>>({});
@@ -110,6 +111,14 @@ export const DataTable = <Row,>(props: Props<Row>) => {
     }
   });
 
+  const showEdge = () => {
+    if (scroller.current !== null && edge.current !== null) {
+      const { clientWidth, scrollLeft, scrollWidth } = scroller.current;
+      edge.current.hidden = scrollWidth - clientWidth - Math.abs(scrollLeft) <= 1;
+    }
+  };
+  useEffect(showEdge);
+
   const onKeyDown = (event: KeyboardEvent) => {
     const row = rowAt(active);
     if (event.target instanceof HTMLElement && event.target.dataset["index"] === undefined) {
@@ -128,56 +137,59 @@ export const DataTable = <Row,>(props: Props<Row>) => {
   };
 
   return (
-    <Box borderWidth="1px" maxH={height} overflow="auto" ref={scroller} rounded="md">
-      <Table.Root
-        aria-colcount={columns.length}
-        aria-label={label}
-        aria-rowcount={rows.length + 1}
-        minW="full"
-        onKeyDown={onKeyDown}
-        role="grid"
-        size="sm"
-        stickyHeader
-        tableLayout="fixed"
-        width={`${columns.reduce((sum, column) => sum + widthOf(column, widths), 0)}px`}
-      >
-        <Table.Header>
-          <Table.Row aria-rowindex={1}>
-            {columns.map((column) => (
-              <HeaderCell
-                end={column.end === true}
-                key={column.id}
-                onSort={column.value === undefined ? undefined : () => click(column)}
-                onWidth={(width) => setWidths((before) => ({ ...before, [column.id]: width }))}
-                sorted={column.id !== sorting.id ? "" : sorting.isDescending ? "desc" : "asc"}
-                text={column.header}
-                width={widthOf(column, widths)}
-              />
-            ))}
-          </Table.Row>
-        </Table.Header>
-        <Table.Body>
-          {lines.map(({ gap, index }) => {
-            const [row, key] = [rowAt(index), keyAt(index)];
-            return row === undefined ? null : (
-              <Line
-                columns={columns}
-                gap={gap}
-                index={index}
-                isActive={index === active}
-                isSelected={selected === undefined ? undefined : key === selected}
-                key={key}
-                measure={isShort ? undefined : virtualizer.measureElement}
-                onClick={onRowClick}
-                onFocus={() => setFocused({ index, key })}
-                row={row}
-              />
-            );
-          })}
-          {isShort || last === undefined ? null : <Gap px={virtualizer.getTotalSize() - last.end} />}
-        </Table.Body>
-      </Table.Root>
-      {rows.length === 0 ? empty : null}
+    <Box minW="0" position="relative">
+      <Box borderWidth="1px" maxH={height} onScroll={showEdge} overflow="auto" ref={scroller} rounded="md">
+        <Table.Root
+          aria-colcount={columns.length}
+          aria-label={label}
+          aria-rowcount={rows.length + 1}
+          minW="full"
+          onKeyDown={onKeyDown}
+          role="grid"
+          size="sm"
+          stickyHeader
+          tableLayout="fixed"
+          width={`${columns.reduce((sum, column) => sum + widthOf(column, widths), 0)}px`}
+        >
+          <Table.Header>
+            <Table.Row aria-rowindex={1}>
+              {columns.map((column) => (
+                <HeaderCell
+                  end={column.end === true}
+                  key={column.id}
+                  onSort={column.value === undefined ? undefined : () => click(column)}
+                  onWidth={(width) => setWidths((before) => ({ ...before, [column.id]: width }))}
+                  sorted={column.id !== sorting.id ? "" : sorting.isDescending ? "desc" : "asc"}
+                  text={column.header}
+                  width={widthOf(column, widths)}
+                />
+              ))}
+            </Table.Row>
+          </Table.Header>
+          <Table.Body>
+            {lines.map(({ gap, index }) => {
+              const [row, key] = [rowAt(index), keyAt(index)];
+              return row === undefined ? null : (
+                <Line
+                  columns={columns}
+                  gap={gap}
+                  index={index}
+                  isActive={index === active}
+                  isSelected={selected === undefined ? undefined : key === selected}
+                  key={key}
+                  measure={isShort ? undefined : virtualizer.measureElement}
+                  onClick={onRowClick}
+                  onFocus={() => setFocused({ index, key })}
+                  row={row}
+                />
+              );
+            })}
+            {isShort || last === undefined ? null : <Gap px={virtualizer.getTotalSize() - last.end} />}
+          </Table.Body>
+        </Table.Root>
+        {rows.length === 0 ? empty : null}
+      </Box>
+      <Edge ref={edge} />
     </Box>
   );
 };

@@ -1,6 +1,6 @@
 import { Box, Table } from "@chakra-ui/react";
 import { useRef } from "react";
-import type { KeyboardEvent, MouseEvent, ReactNode } from "react";
+import type { KeyboardEvent, MouseEvent, ReactNode, Ref } from "react";
 
 export type Value = boolean | number | string | null | undefined;
 
@@ -25,12 +25,42 @@ const ARROWS = { "": "", asc: " ↑", desc: " ↓" } as const;
 const isOfCell = (event: KeyboardEvent | MouseEvent) =>
   event.target instanceof Element && event.target.closest("a, button, input, select, textarea, label") !== null;
 
+/** What stands in a cell on one line. A link is in line with its text: as a box of its own it would end without an ellipsis. */
+const ON_ONE_LINE = { minW: 0, overflow: "hidden", textOverflow: "ellipsis", whiteSpace: "nowrap" };
+const CELL = { ...ON_ONE_LINE, "& a": { ...ON_ONE_LINE, display: "inline" }, "& p": ON_ONE_LINE };
+
+/** Gives a cell its whole text as its title while it does not fit. */
+const titleWhatIsCut = ({ currentTarget: cell }: MouseEvent<HTMLElement>) => {
+  const isCut = [cell, ...cell.querySelectorAll("*")].some((each) => each.clientWidth > 0 && each.scrollWidth > each.clientWidth);
+  cell.title = isCut ? cell.innerText || (cell.textContent ?? "") : "";
+};
+
 export const Gap = ({ px }: { readonly px: number }) =>
   px > 0 ? (
     <tr aria-hidden="true" style={{ height: px }}>
       <td style={{ padding: 0 }} />
     </tr>
   ) : null;
+
+/** Where columns go on beyond the window, they fade: a name that ends at the edge would read as whole. */
+export const Edge = ({ ref }: { readonly ref: Ref<HTMLDivElement> }) => (
+  <Box
+    aria-hidden="true"
+    bgGradient="to-r"
+    bottom="1px"
+    css={{ "&[hidden]": { display: "none" } }}
+    gradientFrom="transparent"
+    gradientTo="bg"
+    insetEnd="1px"
+    pointerEvents="none"
+    position="absolute"
+    ref={ref}
+    roundedEnd="md"
+    top="1px"
+    w="32px"
+    zIndex="2"
+  />
+);
 
 type HeaderProps = {
   readonly end: boolean;
@@ -56,6 +86,8 @@ export const HeaderCell = ({ end, onSort, onWidth, sorted, text, width }: Header
     <Table.ColumnHeader
       aria-sort={ARIA_SORT[sorted]}
       bg="bg.subtle"
+      css={ON_ONE_LINE}
+      onMouseEnter={titleWhatIsCut}
       position="relative"
       textAlign={end ? "end" : "start"}
       width={`${width}px`}
@@ -69,9 +101,7 @@ export const HeaderCell = ({ end, onSort, onWidth, sorted, text, width }: Header
           cursor="pointer"
           fontWeight="inherit"
           maxW="full"
-          overflow="hidden"
-          textOverflow="ellipsis"
-          whiteSpace="nowrap"
+          css={ON_ONE_LINE}
         >
           <button onClick={onSort} onKeyDown={onKeyDown} type="button">
             {text}
@@ -136,7 +166,7 @@ export const Line = <Row,>({ columns, gap, index, isActive, isSelected, measure,
       tabIndex={isActive ? 0 : -1}
     >
       {columns.map(({ cell, end, id, value }) => (
-        <Table.Cell key={id} overflow="hidden" textAlign={end === true ? "end" : "start"} textOverflow="ellipsis" whiteSpace="nowrap">
+        <Table.Cell css={CELL} key={id} onMouseEnter={titleWhatIsCut} textAlign={end === true ? "end" : "start"}>
           {cell === undefined ? value?.(row) : cell(row)}
         </Table.Cell>
       ))}
