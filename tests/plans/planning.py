@@ -75,7 +75,7 @@ def plan_of(
     """Return the plan for these states, by name; a step without a state never ran. Task ids are names."""
     records = {step.output_path: record_of(step, states.get(step.name, RecordState.NONE)) for step in resolved.steps}
     tasks = [(step.name, step) for step in resolved.steps]
-    return make_plan("/p", tasks, wanted, records, selection, explain, now=NOW)
+    return make_plan("/p", tasks, wanted, records, selection, explain)
 
 
 def planned_step(index: int, decision: Decision = Decision.RUN, reason: str = "never ran") -> PlannedStep:

@@ -53,7 +53,7 @@ def train(rate: float, seed: int = 1, name: str = "train") -> ExecutorStep:
 
 
 def reasons(steps: Sequence[ResolvedStep]) -> dict[str, str]:
-    explained = explain_new_versions([(step, Record()) for step in steps], now=NOW, roots=EVERYWHERE).reasons
+    explained = explain_new_versions([(step, Record()) for step in steps], roots=EVERYWHERE).reasons
     return {step.name: explained[step.output_path] for step in steps}
 
 
@@ -61,11 +61,11 @@ def test_new_version_is_explained_by_its_changes(tmp_path: Path) -> None:
     old = make(tmp_path, train(0.003))
     store(old, days_ago=1.2)
     assert reasons(make(tmp_path, train(0.001))[1:]) == {
-        "train": f"differs from version `{old[1].hash}` of 1 day ago: config.learning_rate 0.003 → 0.001"
+        "train": f"differs from version `{old[1].hash}` of 2027-01-14 03:12 UTC: config.learning_rate 0.003 → 0.001"
     }
     assert reasons(make(tmp_path, train(0.003, seed=2))) == {
-        "tokenize": f"differs from version `{old[0].hash}` of 1 day ago: config.seed 1 → 2",
-        "train": f"differs from version `{old[1].hash}` of 1 day ago: "
+        "tokenize": f"differs from version `{old[0].hash}` of 2027-01-14 03:12 UTC: config.seed 1 → 2",
+        "train": f"differs from version `{old[1].hash}` of 2027-01-14 03:12 UTC: "
         "because input `tokenize` changed: config.seed 1 → 2",
     }
 
@@ -86,7 +86,7 @@ def test_earlier_versions_have_the_same_folder_and_name(tmp_path: Path) -> None:
     for name in ("runs/big/train", "train-x"):
         store(make(tmp_path, train(0.1, name=name)), days_ago=0)
     explained = reasons(make(tmp_path, train(0.2, name="runs/big/train"), train(0.2)))
-    assert explained["runs/big/train"].endswith("of a moment ago: config.learning_rate 0.1 → 0.2")
+    assert explained["runs/big/train"].endswith("of 2027-01-15 08:00 UTC: config.learning_rate 0.1 → 0.2")
     assert explained["train"] == "never ran"
     assert set(reasons(make(tmp_path / "nowhere", train(0.2))).values()) == {"never ran"}
     store(make(tmp_path, train(0.1)), days_ago=0)
@@ -115,7 +115,7 @@ def test_invalid_step_info_is_skipped(tmp_path: Path, content: bytes | None) -> 
         (broken / INFO_FILE).write_bytes(content)
         (broken / ".executor_status.lock").write_bytes(content)
     (tmp_path / "train-fedcba").write_text("a file")
-    assert "of 2 days ago: config.learning_rate 0.1 → 0.2" in reasons([new])["train"]
+    assert "of 2027-01-13 08:00 UTC: config.learning_rate 0.1 → 0.2" in reasons([new])["train"]
 
 
 # ---- inputs that appear in records by name only
@@ -301,9 +301,7 @@ def test_errors_of_all_failed_steps_are_read_together(tmp_path: Path, monkeypatc
         return cat(self, paths, *args, **kwargs)
 
     monkeypatch.setattr(MemoryFileSystem, "cat_ranges", record)
-    explained = explain_steps(
-        [(step, Record(None, lease(Phase.FAILED))) for step in steps], now=NOW, roots=EVERYWHERE
-    ).reasons
+    explained = explain_steps([(step, Record(None, lease(Phase.FAILED))) for step in steps], roots=EVERYWHERE).reasons
     assert reads == [4]
     assert [explained[step.output_path] for step in (*steps[:2], steps[3])] == [
         "failed before: ValueError: bad rate",
@@ -316,7 +314,7 @@ def test_errors_of_all_failed_steps_are_read_together(tmp_path: Path, monkeypatc
 def test_start_of_running_attempt_is_read(tmp_path: Path) -> None:
     (step,) = make(tmp_path, rated("a"))
     write_attempt(step.output_path, attempt(2, started_at="2027-01-15T09:00:30+01:00"))
-    explained = explain_steps([(step, Record(None, lease(Phase.CLAIMED)))], now=NOW, roots=EVERYWHERE).reasons
+    explained = explain_steps([(step, Record(None, lease(Phase.CLAIMED)))], roots=EVERYWHERE).reasons
     assert explained == {step.output_path: "in progress in run r1 of nightly since 2027-01-15 08:00 UTC on job job-7"}
 
 
@@ -334,7 +332,7 @@ def test_every_unfinished_step_has_a_reason(tmp_path: Path) -> None:
     write_step_info(old, "f")
     new, failed, done = make(tmp_path, *map(rated, "abc"))
     records = [(new, Record()), (failed, Record(Status.FAILED)), (done, Record(Status.SUCCESS, has_output=True))]
-    assert explain_steps(records, now=NOW, roots=EVERYWHERE).reasons == {
+    assert explain_steps(records, roots=EVERYWHERE).reasons == {
         new.output_path: f"differs from version `{old.hash}`: config.rate 0.5 → 0.1",
         failed.output_path: "failed before",
     }
@@ -350,6 +348,6 @@ def test_unavailable_store_leaves_the_states(
     monkeypatch.setattr(MemoryFileSystem, "cat_file", fail)
     monkeypatch.setattr(MemoryFileSystem, "ls", fail)
     records = [(steps[0], Record(None, lease(Phase.FAILED))), (steps[1], Record())]
-    explained = explain_steps(records, now=NOW, roots=EVERYWHERE).reasons
+    explained = explain_steps(records, roots=EVERYWHERE).reasons
     assert list(explained.values()) == ["failed before", "never ran"]
     assert caplog.text.count("the disk is gone") == 2

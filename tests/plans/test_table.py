@@ -27,7 +27,7 @@ def test_table_has_a_line_for_each_step_and_the_sum_below() -> None:
     plan = plan_of(experiment(reads), {"raw": RecordState.FINISHED}, ["train"], Selection(force=("x",)))
     version = {step.name: step.hash for step in plan.steps}
     lines = plan_table(with_estimates(plan, {"train": Estimate(2.5, "v4-16")})).splitlines()
-    made = "made 3 hours ago by run monday of nightly, attempt 2"
+    made = "made at 2026-09-21 11:13 UTC by run monday of nightly, attempt 2"
     assert [re.split(r"  +", row) for row in lines] == [
         ["decision", "step", "version", "reason", "estimate", "output below /p"],
         ["REUSE", "raw", version["raw"], made, f"raw-{version['raw']}"],

@@ -18,7 +18,7 @@ from tradewind.plans.selection import Selection, find_matches
 from tradewind.records.lease import Lease, UnreadableLeaseError
 from tradewind.records.record import Record, RecordState
 from tradewind.steps import OutputPathConflictError, ResolvedStep
-from tradewind.text import format_age, format_producer, format_time
+from tradewind.text import format_producer, format_time
 
 EVERYTHING: Final = Selection()
 _NO_RECORD: Final = Record()
@@ -171,8 +171,6 @@ def make_plan(
     records: Mapping[str, Record],
     selection: Selection = EVERYTHING,
     explain: Explainer | None = None,
-    *,
-    now: float | None = None,
 ) -> Plan:
     """Decide for each ``(task id, step)``, given in execution order.
 
@@ -183,7 +181,6 @@ def make_plan(
         records: The record of each output path; a path without one counts as never run.
         selection: The run's selection.
         explain: Gives reasons beyond the records' states.
-        now: Reference time of ages in reasons; without it, reasons state absolute times.
 
     Raises:
         VersionCollisionError: A record belongs to another version, whose hash has the same six digits.
@@ -206,7 +203,7 @@ def make_plan(
         task_of.setdefault(step, task_id)
     lines = tuple(
         replace(
-            _line(task_id, step, choice, explained.get(step.output_path), now),
+            _line(task_id, step, choice, explained.get(step.output_path)),
             inputs=tuple(dict.fromkeys(task_of[each] for each in _read_by(step) if each in task_of)),
         )
         for task_id, step in tasks
@@ -218,9 +215,7 @@ def _read_by(step: ResolvedStep) -> tuple[ResolvedStep, ...]:
     return step.dependencies + step.pseudo_dependencies
 
 
-def _line(
-    task_id: str, step: ResolvedStep, choice: PlanDecisions, explained: str | None, now: float | None
-) -> PlannedStep:
+def _line(task_id: str, step: ResolvedStep, choice: PlanDecisions, explained: str | None) -> PlannedStep:
     decision, lease = choice.decisions[step], choice.records[step].lease
     has_producer = decision in (Decision.REUSE, Decision.WAIT)
     by = lease.by if lease is not None and has_producer and not lease.written_by_marin else {}
@@ -230,7 +225,7 @@ def _line(
         step.hash,
         step.output_path,
         decision,
-        _reason(step, choice, explained, now),
+        _reason(step, choice, explained),
         attempt=lease.attempt if lease else 0,
         is_forced=decision is Decision.RUN and step in choice.forced,
         is_damaged=choice.records[step].is_damaged,
@@ -241,11 +236,11 @@ def _line(
     )
 
 
-def _reason(step: ResolvedStep, choice: PlanDecisions, explained: str | None, now: float | None) -> str:
+def _reason(step: ResolvedStep, choice: PlanDecisions, explained: str | None) -> str:
     lease = choice.records[step].lease
     match choice.decisions[step]:
         case Decision.REUSE:
-            return f"made {_when(lease, now)}by {_producer(lease)}"
+            return f"made {_when(lease)}by {_producer(lease)}"
         case Decision.WAIT:
             job = f" on job {lease.job}" if lease and lease.job else ""
             return explained or f"in progress in {_producer(lease)}{job}"
@@ -274,11 +269,11 @@ def _producer(lease: Lease | None) -> str:
     return f"{who}, attempt {lease.attempt}"
 
 
-def _when(lease: Lease | None, now: float | None) -> str:
+def _when(lease: Lease | None) -> str:
     """Return the time of a Tradewind output with a trailing space; empty for Marin's, which has no lease."""
     if lease is None or lease.written_by_marin:
         return ""
-    return f"{format_age(now - lease.timestamp)} " if now is not None else f"at {format_time(lease.timestamp)} "
+    return f"at {format_time(lease.timestamp)} "
 
 
 def _check_versions(choice: PlanDecisions) -> list[str]:

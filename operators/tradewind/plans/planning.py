@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -85,15 +84,15 @@ def plan_now(
     Args:
         roots: Where paths that records name may be read; default: the prefix.
     """
-    now, readable = time.time(), roots or Roots.of([prefix])
+    readable = roots or Roots.of([prefix])
     nearest: dict[str, EarlierVersion] = {}
 
     def explain(steps: Sequence[tuple[ResolvedStep, Record]]) -> dict[str, str]:
-        explained = explain_steps(steps, now=now, roots=readable)
+        explained = explain_steps(steps, roots=readable)
         nearest.update(explained.nearest)
         return {**explained.reasons, **outputs.faults}
 
-    plan = make_plan(prefix, tasks, wanted, outputs.records, selection, explain, now=now)
+    plan = make_plan(prefix, tasks, wanted, outputs.records, selection, explain)
     plan = replace(plan, steps=tuple(_with_origin(step, nearest.get(step.output_path)) for step in plan.steps))
     plan = replace(plan, warnings=(*plan.warnings, *outputs.warnings, *_left_damaged(plan, outputs.faults)))
     return with_estimates(plan, read_estimates(plan))

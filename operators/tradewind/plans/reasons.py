@@ -30,7 +30,7 @@ from tradewind.steps import ResolvedStep
 from tradewind.storage import Roots, StorageError
 from tradewind.storage.bounded_read import Content
 from tradewind.storage.files import read_contents
-from tradewind.text import format_age, format_producer, format_time, truncate_middle
+from tradewind.text import format_producer, format_time, truncate_middle
 
 logger = logging.getLogger(__name__)
 
@@ -80,10 +80,11 @@ class EarlierVersion:
     made_at: float | None
     changes: tuple[Change, ...]
 
-    def title(self, now: float) -> str:
+    @property
+    def title(self) -> str:
         """Version name, as shown to users."""
-        age = f" of {format_age(now - self.made_at)}" if self.made_at is not None else ""
-        return f"version `{self.hash}`{age}"
+        made_at = f" of {format_time(self.made_at)}" if self.made_at is not None else ""
+        return f"version `{self.hash}`{made_at}"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -120,7 +121,7 @@ class Explanations:
     nearest: Mapping[str, EarlierVersion] = field(default_factory=dict)
 
 
-def explain_new_versions(steps: Sequence[tuple[ResolvedStep, Record]], *, now: float, roots: Roots) -> Explanations:
+def explain_new_versions(steps: Sequence[tuple[ResolvedStep, Record]], *, roots: Roots) -> Explanations:
     """Explain why steps run that never ran in this version; other steps are omitted.
 
     If the store does not answer, the plan has no such reasons.
@@ -132,7 +133,7 @@ def explain_new_versions(steps: Sequence[tuple[ResolvedStep, Record]], *, now: f
         logger.warning("Earlier versions could not be read, so the plan does not state what changed: %s", error)
         return Explanations()
     nearest = {path: found[0] for path, found in history.nearest.items() if found}
-    return Explanations({step.output_path: _reason(step, history, now) for step in new}, nearest)
+    return Explanations({step.output_path: _reason(step, history) for step in new}, nearest)
 
 
 def find_history(
@@ -172,13 +173,13 @@ def find_history(
     return VersionHistory(nearest, frozenset(not_listed | (siblings.keys() - chosen.keys())))
 
 
-def _reason(step: ResolvedStep, history: VersionHistory, now: float) -> str:
+def _reason(step: ResolvedStep, history: VersionHistory) -> str:
     if step.output_path in history.not_compared:
         return f"{NEVER_RAN} in this version; earlier versions were not compared, `why {step.name}` does"
     nearest = history.nearest.get(step.output_path)
     if not nearest:
         return NEVER_RAN
-    return f"differs from {nearest[0].title(now)}: {sentence(nearest[0].changes)}"
+    return f"differs from {nearest[0].title}: {sentence(nearest[0].changes)}"
 
 
 def _has_versioned_path(step: CurrentVersion) -> bool:
@@ -295,7 +296,7 @@ class AttemptSummary:
     since: str | None = None
 
 
-def explain_steps(steps: Sequence[tuple[ResolvedStep, Record]], *, now: float, roots: Roots) -> Explanations:
+def explain_steps(steps: Sequence[tuple[ResolvedStep, Record]], *, roots: Roots) -> Explanations:
     """Explain each step that is not finished; reads are batched."""
     summaries: Mapping[str, AttemptSummary] = {}
     try:
@@ -307,7 +308,7 @@ def explain_steps(steps: Sequence[tuple[ResolvedStep, Record]], *, now: float, r
         if record.state is not RecordState.FINISHED:
             summary = summaries.get(step.output_path, AttemptSummary())
             reasons[step.output_path] = state_reason(step, record, {step.output_path: summary.error}.get, summary.since)
-    new = explain_new_versions(steps, now=now, roots=roots)
+    new = explain_new_versions(steps, roots=roots)
     return Explanations({**reasons, **new.reasons}, new.nearest)
 
 

@@ -43,14 +43,14 @@ def test_a_new_version_is_explained_by_its_nearest_ones(tmp_path: Path) -> None:
     write_records(*far, days_ago=1)
     new = make(tmp_path, 0.1)[-1]
     planned = PlannedStep("train", "train", new.hash, new.output_path, Decision.RUN, "differs from ...")
-    explained = explain_step(new, Record(), now=NOW, roots=EVERYWHERE, planned=planned)
+    explained = explain_step(new, Record(), roots=EVERYWHERE, planned=planned)
     assert explained.lines == (
         f"train-{new.hash}: RUN, differs from ...",
         "  state: never ran",
         f"  output path: {new.output_path}",
-        f"  differs from version `{near[-1].hash}` of 3 days ago at {near[-1].output_path}:",
+        f"  differs from version `{near[-1].hash}` of 2027-01-12 08:00 UTC at {near[-1].output_path}:",
         "    config.rate 0.3 → 0.1",
-        f"  differs from version `{far[-1].hash}` of 1 day ago at {far[-1].output_path}:",
+        f"  differs from version `{far[-1].hash}` of 2027-01-14 08:00 UTC at {far[-1].output_path}:",
         "    config.rate 0.3 → 0.1",
         "    because input `raw` changed (through `clean5`, `clean4`, `clean3`, `clean2`, `clean1`, …):",
         "      config.seed 9 → 1",
@@ -67,7 +67,7 @@ def test_a_failed_step_is_explained_by_its_error(tmp_path: Path) -> None:
     error = AttemptError("ValueError", "bad rate\nmore")
     write_attempt(step.output_path, Attempt(4, "job", "cluster", {}, {}).ended(AttemptOutcome.FAILED, error))
     lease = Lease("owner", NOW, Phase.FAILED, attempt=4, by=BY)
-    explained = explain_step(step, Record(lease=lease), now=NOW, roots=EVERYWHERE)
+    explained = explain_step(step, Record(lease=lease), roots=EVERYWHERE)
     assert explained.lines[:2] == (f"train-{step.hash}", "  state: failed before: ValueError: bad rate (attempt 4)")
     assert explained.lines[-1] == "  no earlier version exists beside it"
     assert explained.fields["attempt"] == 4
@@ -76,14 +76,14 @@ def test_a_failed_step_is_explained_by_its_error(tmp_path: Path) -> None:
 def test_finished_step_is_explained_by_its_producer(tmp_path: Path) -> None:
     step = make(tmp_path, 0.1)[-1]
     write_records(step)
-    explained = explain_step(step, read_record(step.output_path), now=NOW, roots=EVERYWHERE)
+    explained = explain_step(step, read_record(step.output_path), roots=EVERYWHERE)
     assert "  producer: run r1 of nightly" in explained.lines
 
 
 def test_of_many_earlier_versions_the_text_names_the_nearest(tmp_path: Path) -> None:
     for number in range(12):
         write_records(make(tmp_path, number)[-1], days_ago=number + 1)
-    explained = explain_step(make(tmp_path, 99)[-1], Record(), now=NOW, roots=EVERYWHERE)
+    explained = explain_step(make(tmp_path, 99)[-1], Record(), roots=EVERYWHERE)
     assert "\n".join(explained.lines).count("differs from version") == 3
     assert explained.lines[-1].startswith("  and from 9 that are further away: `")
     assert len(explained.fields["nearest_versions"]) == 12

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import posixpath
 import re
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -69,7 +68,7 @@ class FoundVersion:
 
 
 def explain_step(
-    step: ResolvedStep, record: Record, *, now: float, roots: Roots, planned: PlannedStep | None = None
+    step: ResolvedStep, record: Record, *, roots: Roots, planned: PlannedStep | None = None
 ) -> Explanation:
     """Explain a run's decision for ``step``: its record, and the changes since earlier versions.
 
@@ -92,10 +91,10 @@ def explain_step(
         "root_causes": [cause.to_json() for cause in causes],
         "nearest_versions": [version.to_json() for version in nearest],
     }
-    return Explanation(tuple(_why_lines(fields, nearest, now)), fields)
+    return Explanation(tuple(_why_lines(fields, nearest)), fields)
 
 
-def _why_lines(fields: Mapping[str, Any], nearest: Sequence[EarlierVersion], now: float) -> Iterable[str]:
+def _why_lines(fields: Mapping[str, Any], nearest: Sequence[EarlierVersion]) -> Iterable[str]:
     decision = f": {fields['decision']}, {fields['reason']}" if fields["decision"] else ""
     yield f"{version_name(fields['name'], fields['hash'])}{decision}"
     attempt = f" (attempt {fields['attempt']})" if fields["attempt"] else ""
@@ -106,7 +105,7 @@ def _why_lines(fields: Mapping[str, Any], nearest: Sequence[EarlierVersion], now
     if not nearest:
         yield "  no earlier version exists beside it"
     for version in nearest[:MAX_VERSIONS_SHOWN]:
-        yield f"  differs from {version.title(now)} at {version.output_path}:"
+        yield f"  differs from {version.title} at {version.output_path}:"
         yield from (f"    {line}" for line in full_text(version.changes))
     if len(nearest) > MAX_VERSIONS_SHOWN:
         others = ", ".join(f"`{version.hash}`" for version in nearest[MAX_VERSIONS_SHOWN:])
@@ -222,7 +221,7 @@ def why(arguments: argparse.Namespace) -> int:
     outputs = read_run(run)
     made = plan_now(run.prefix, run.tasks, run.wanted, outputs, experiment.selection(choice), roots=run.roots)
     record = outputs.records[step.output_path]
-    explanation = explain_step(step, record, now=time.time(), roots=run.roots, planned=made.of_task(task_id))
+    explanation = explain_step(step, record, roots=run.roots, planned=made.of_task(task_id))
     return _print(explanation, as_json=arguments.json)
 
 
