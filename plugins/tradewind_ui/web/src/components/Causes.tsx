@@ -1,5 +1,7 @@
 import { Badge, Code, HStack, Link, List, Text } from "@chakra-ui/react";
 
+import { plainSentence } from "./Sentence";
+
 /** A root cause of a difference, as the package's `plans.differences.Change`. */
 export type Cause = {
   readonly step: string;
@@ -42,7 +44,7 @@ export const Causes = ({ changes, onStep }: Props) =>
             </HStack>
           )}
           <Code fontSize="xs" overflowWrap="anywhere" whiteSpace="pre-wrap">
-            {what}
+            {plainSentence(what)}
           </Code>
         </List.Item>
       ))}

@@ -1,4 +1,4 @@
-import { Badge, Field, Heading, NativeSelect, Stack, Table, Text } from "@chakra-ui/react";
+import { Badge, Code, Field, Heading, NativeSelect, Stack, Table, Text } from "@chakra-ui/react";
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 
@@ -121,7 +121,7 @@ const Difference = ({ history, open, pick, step }: Pick<Props, "open" | "step"> 
       )}
       {history.is_complete ? undefined : (
         <Text color="fg.muted" fontSize="sm">
-          There are more earlier versions than a page compares: `tradewind why` compares them all.
+          There are more earlier versions than a page compares: <Code>tradewind why</Code> compares them all.
         </Text>
       )}
       {config === null ? undefined : (

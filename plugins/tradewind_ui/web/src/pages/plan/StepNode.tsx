@@ -3,6 +3,7 @@ import { Handle, Position, useStore } from "@xyflow/react";
 import type { Node, NodeProps } from "@xyflow/react";
 import { createContext, memo, useContext } from "react";
 
+import { Sentence, plainSentence } from "../../components/Sentence";
 import { NODE } from "./layout";
 import { PALETTES, marksOf } from "./model";
 import type { Step } from "./model";
@@ -37,7 +38,7 @@ const Content = ({ step }: { readonly step: Step }) => (
       ))}
     </HStack>
     <Text fontSize="xs" truncate w="full">
-      {step.reason}
+      <Sentence text={step.reason} />
     </Text>
   </>
 );
@@ -52,7 +53,7 @@ export const StepNode = memo(({ data: { step } }: NodeProps<StepNodeType>) => {
     <>
       <Handle isConnectable={false} position={Position.Left} style={HIDDEN} type="target" />
       <Box
-        aria-label={isReadable ? undefined : `${step.name}, version ${step.hash}: ${step.decision}, ${step.reason}`}
+        aria-label={isReadable ? undefined : `${step.name}, version ${step.hash}: ${step.decision}, ${plainSentence(step.reason)}`}
         aria-pressed={isSelected}
         as="button"
         bg={isReadable ? "colorPalette.subtle" : "colorPalette.solid"}
@@ -70,7 +71,7 @@ export const StepNode = memo(({ data: { step } }: NodeProps<StepNodeType>) => {
         px={2}
         py={1}
         textAlign="start"
-        title={`${step.name}: ${step.reason}`}
+        title={`${step.name}: ${plainSentence(step.reason)}`}
         w={`${NODE.width}px`}
       >
         {isReadable ? <Content step={step} /> : undefined}

@@ -3,6 +3,7 @@ import { useEffect, useRef } from "react";
 import type { ReactNode } from "react";
 import { Link as RouterLink } from "react-router-dom";
 
+import { Sentence } from "../../components/Sentence";
 import { History } from "./History";
 import { MEANINGS, PALETTES, marksOf } from "./model";
 import type { Step } from "./model";
@@ -45,7 +46,11 @@ const isText = (value: string | null | undefined): value is string => value !== 
 
 const Facts = ({ dagId, runId, step }: Pick<Props, "dagId" | "runId" | "step">) => (
   <DataList.Root orientation="horizontal" size="sm">
-    <Item label="Reason">{step.reason}</Item>
+    <Item label="Reason">
+      <Text as="span">
+        <Sentence text={step.reason} />
+      </Text>
+    </Item>
     <Item label="Version">
       <Text fontFamily="mono">{step.hash}</Text>
     </Item>

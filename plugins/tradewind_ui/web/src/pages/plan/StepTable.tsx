@@ -3,6 +3,7 @@ import { Badge, HStack, Text } from "@chakra-ui/react";
 import { DataTable } from "../../components/DataTable";
 import type { Column } from "../../components/DataTable";
 import { Empty } from "../../components/Empty";
+import { Sentence } from "../../components/Sentence";
 import { DECISIONS, PALETTES, marksOf } from "./model";
 import type { Step } from "./model";
 
@@ -37,7 +38,7 @@ const COLUMNS: ReadonlyArray<Column<Step>> = [
   },
   { header: "Step", id: "name", value: (step) => step.name, width: 260 },
   { cell: (step) => <Text fontFamily="mono">{step.hash}</Text>, header: "Version", id: "version", value: (step) => step.hash, width: 90 },
-  { header: "Reason", id: "reason", value: (step) => step.reason, width: 420 },
+  { cell: (step) => <Sentence text={step.reason} />, header: "Reason", id: "reason", value: (step) => step.reason, width: 420 },
   { header: "Estimate", id: "estimate", value: (step) => step.estimate ?? undefined, width: 170 },
   { header: "Runs on", id: "place", value: (step) => step.place ?? undefined, width: 140 },
   { end: true, header: "Attempt", id: "attempt", value: (step) => step.attempt || undefined, width: 90 },

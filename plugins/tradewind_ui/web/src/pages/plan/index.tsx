@@ -8,6 +8,7 @@ import type { Schemas } from "../../api/client";
 import { Empty } from "../../components/Empty";
 import { Loading } from "../../components/Frame";
 import { Problem } from "../../components/Problem";
+import { Sentence } from "../../components/Sentence";
 import type { PageProps } from "../../main";
 import { useView } from "./address";
 import type { View } from "./address";
@@ -82,7 +83,9 @@ const Section = ({ change, group, height, select, view }: SectionProps) => {
       {plan?.warnings?.map((warning) => (
         <Alert.Root key={warning} size="sm" status="warning">
           <Alert.Indicator />
-          <Alert.Title overflowWrap="anywhere">{warning}</Alert.Title>
+          <Alert.Title overflowWrap="anywhere">
+            <Sentence text={warning} />
+          </Alert.Title>
         </Alert.Root>
       ))}
       {leftOut > 0 ? (
