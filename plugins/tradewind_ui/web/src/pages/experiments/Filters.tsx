@@ -4,7 +4,7 @@ import type { Schemas } from "../../api/client";
 import { hasFilter, NO_FILTER, STATES } from "./address";
 import type { ChangeView, State, View } from "./address";
 import { UNKNOWN_EXPERIMENT } from "./columns";
-import { SearchInput } from "./SearchInput";
+import { SearchInput } from "../../components/SearchInput";
 import { MEANINGS } from "./StateBadge";
 
 type Props = {

@@ -9,7 +9,7 @@ import type { ChangeView, View } from "./address";
 import { EvaluationBoard } from "./EvaluationBoard";
 import { Notes, Reading } from "./Notes";
 import { useLeaderboards } from "./queries";
-import { SearchInput } from "./SearchInput";
+import { SearchInput } from "../../components/SearchInput";
 import { SpeedrunBoard } from "./SpeedrunBoard";
 
 const BOARDS_AT_ONCE = 10;

@@ -1,7 +1,8 @@
-import { Button, Field, HStack, Input, NativeSelect, SegmentGroup, Text } from "@chakra-ui/react";
-import { useEffect, useState } from "react";
+import { Button, HStack, NativeSelect, SegmentGroup, Text } from "@chakra-ui/react";
+import { useCallback } from "react";
 
-import { pluralize } from "../../components/format";
+import { SearchInput } from "../../components/SearchInput";
+import { formatCount, pluralize } from "../../components/format";
 import type { View } from "./address";
 import { DECISIONS, MEANINGS, PALETTES, changedInputs, countDecisions } from "./model";
 import type { Decision, Step } from "./model";
@@ -13,40 +14,8 @@ type Props = {
   readonly view: View;
 };
 
-/** How long typing pauses before the steps are filtered, in ms. */
-const PAUSE = 200;
-
 const toggled = (decisions: ReadonlyArray<Decision>, decision: Decision): ReadonlyArray<Decision> =>
   decisions.includes(decision) ? decisions.filter((each) => each !== decision) : [...decisions, decision];
-
-const NameFilter = ({ change, view }: Pick<Props, "change" | "view">) => {
-  const [text, setText] = useState(view.name);
-
-  useEffect(() => {
-    const timer = setTimeout(() => {
-      if (text !== view.name) {
-        change({ name: text });
-      }
-    }, PAUSE);
-    return () => clearTimeout(timer);
-    // Only typing starts the timer.
-    // eslint-disable-next-line react-hooks/exhaustive-deps
-  }, [text]);
-
-  return (
-    <Field.Root w="auto">
-      <Input
-        aria-label="Filter steps by name"
-        onChange={(event) => setText(event.target.value)}
-        placeholder="Filter by name"
-        size="xs"
-        type="search"
-        value={text}
-        w="14rem"
-      />
-    </Field.Root>
-  );
-};
 
 const InputFilter = ({ change, steps, view }: Pick<Props, "change" | "steps" | "view">) => {
   const inputs = changedInputs(steps);
@@ -64,7 +33,7 @@ const InputFilter = ({ change, steps, view }: Pick<Props, "change" | "steps" | "
         <option value="">Any changed input</option>
         {inputs.map(([name, count]) => (
           <option key={name} value={name}>
-            {name} ({count})
+            {name} ({formatCount(count)})
           </option>
         ))}
       </NativeSelect.Field>
@@ -76,11 +45,12 @@ const InputFilter = ({ change, steps, view }: Pick<Props, "change" | "steps" | "
 /** The counts by decision, which filter, and the other filters. */
 export const Summary = ({ change, shown, steps, view }: Props) => {
   const counts = countDecisions(steps);
+  const filterByName = useCallback((name: string) => change({ name }), [change]);
 
   return (
     <HStack flexWrap="wrap" gap={2}>
       <Text aria-live="polite" fontWeight="semibold">
-        {shown === steps.length ? pluralize(steps.length, "step") : `${shown} of ${pluralize(steps.length, "step")}`}
+        {shown === steps.length ? pluralize(steps.length, "step") : `${formatCount(shown)} of ${pluralize(steps.length, "step")}`}
       </Text>
       {DECISIONS.filter((decision) => counts[decision] > 0).map((decision) => {
         const isOn = view.decisions.includes(decision);
@@ -95,11 +65,18 @@ export const Summary = ({ change, shown, steps, view }: Props) => {
             title={MEANINGS[decision]}
             variant={isOn ? "solid" : "subtle"}
           >
-            {counts[decision]} {decision}
+            {formatCount(counts[decision])} {decision}
           </Button>
         );
       })}
-      <NameFilter change={change} key={view.name === "" ? "empty" : "filled"} view={view} />
+      <SearchInput
+        aria-label="Filter steps by name"
+        onChange={filterByName}
+        placeholder="Filter by name"
+        size="xs"
+        value={view.name}
+        w="14rem"
+      />
       <InputFilter change={change} steps={steps} view={view} />
       {shown < steps.length ? (
         <Button onClick={() => change({ decisions: [], input: "", name: "" })} size="xs" variant="ghost">

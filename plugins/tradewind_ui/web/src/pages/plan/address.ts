@@ -48,12 +48,17 @@ export const withView = (params: URLSearchParams, change: Partial<View>): URLSea
   return next;
 };
 
+const isMinor = ({ name }: View, change: Partial<View>): boolean =>
+  Object.keys(change).every((key) => key === "sort" || (key === "name" && name !== "" && change.name !== ""));
+
+/** The view in the address, and how to change it. Back undoes a change; what is typed on, and an order, make no entry. */
 export const useView = (): readonly [View, (change: Partial<View>) => void] => {
   const [params, setParams] = useSearchParams();
   const view = useMemo(() => parseView(params), [params]);
   const change = useCallback(
-    (changed: Partial<View>) => setParams((current) => withView(current, changed), { replace: true }),
-    [setParams],
+    (changed: Partial<View>) =>
+      setParams((current) => withView(current, changed), { replace: isMinor(view, changed) }),
+    [setParams, view],
   );
 
   return [view, change];

@@ -2,7 +2,7 @@ import { ChakraProvider, defaultSystem } from "@chakra-ui/react";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import { render, screen, waitFor } from "@testing-library/react";
 import userEvent from "@testing-library/user-event";
-import { MemoryRouter } from "react-router-dom";
+import { MemoryRouter, useNavigate } from "react-router-dom";
 import { describe, expect, it, vi } from "vitest";
 
 // The client takes the browser's `fetch` when it is imported.
@@ -125,6 +125,11 @@ describe("layout", () => {
   });
 });
 
+const Back = () => {
+  const navigate = useNavigate();
+  return <button onClick={() => void navigate(-1)}>Back</button>;
+};
+
 describe("page", () => {
   const history = { compared: null, config: null, is_complete: true, run: null, versions: [] };
   const show = (answer: unknown, address = "/?view=table") => {
@@ -135,6 +140,7 @@ describe("page", () => {
         <QueryClientProvider client={new QueryClient()}>
           <MemoryRouter initialEntries={[address]}>
             <Plan dagId="d" runId="r/1" />
+            <Back />
           </MemoryRouter>
         </QueryClientProvider>
       </ChakraProvider>,
@@ -151,6 +157,28 @@ describe("page", () => {
     await userEvent.click(screen.getByRole("button", { name: "1 BLOCKED" }));
     expect(screen.getByText("1 of 3 steps")).toBeTruthy();
     expect(screen.queryByText("clean")).toBeNull();
+  }, 30_000);
+
+  it("undoes each change of the view by Back, and typing at once", async () => {
+    show({ plans: [{ group: "", inputs_left_out: false, left_out: 0, plan, problem: null }], tasks: [] });
+    const user = userEvent.setup();
+    await user.click(await screen.findByRole("button", { name: "1 BLOCKED" }));
+    const field = screen.getByLabelText<HTMLInputElement>("Filter steps by name");
+    for (const text of ["t", "r"]) {
+      await user.type(field, text);
+      await new Promise((done) => setTimeout(done, 600));
+    }
+    await user.click(screen.getByText("train"));
+    expect(screen.getByRole("button", { name: "Close the step" })).toBeTruthy();
+    const back = async () => user.click(screen.getByRole("button", { name: "Back" }));
+    await back();
+    expect(screen.queryByRole("button", { name: "Close the step" })).toBeNull();
+    expect(field.value).toBe("tr");
+    await back();
+    expect(field.value).toBe("");
+    expect(screen.getByText("1 of 3 steps")).toBeTruthy();
+    await back();
+    expect(screen.getByText("3 steps")).toBeTruthy();
   }, 30_000);
 
   it("returns the focus to the row that opened a step", async () => {

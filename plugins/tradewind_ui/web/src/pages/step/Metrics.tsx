@@ -22,15 +22,12 @@ type Curve = Schemas["Curve"];
 const useChoice = () => {
   const [parameters, setParameters] = useSearchParams();
   const change = (name: string, values: readonly string[]) =>
-    setParameters(
-      (old) => {
-        const next = new URLSearchParams(old);
-        next.delete(name);
-        values.forEach((value) => next.append(name, value));
-        return next;
-      },
-      { replace: true },
-    );
+    setParameters((old) => {
+      const next = new URLSearchParams(old);
+      next.delete(name);
+      values.forEach((value) => next.append(name, value));
+      return next;
+    });
   return {
     beside: parameters.get("beside") ?? undefined,
     isLog: parameters.get("scale") === "log",

@@ -65,14 +65,11 @@ export const Versions = ({ hash, ids }: { readonly hash: string; readonly ids: I
   const { data, error } = useVersions(ids);
   const [parameters, setParameters] = useSearchParams();
   const pick = (name: string) => (value: string) =>
-    setParameters(
-      (old) => {
-        const next = new URLSearchParams(old);
-        next.set(name, value);
-        return next;
-      },
-      { replace: true },
-    );
+    setParameters((old) => {
+      const next = new URLSearchParams(old);
+      next.set(name, value);
+      return next;
+    });
   const versions = data?.versions ?? [];
   const hasOthers = versions.some((version) => !version.is_this);
   const old = parameters.get("old") ?? versionBefore(versions)?.hash ?? "";
