@@ -10,7 +10,7 @@ export const Sentence = ({ text }: { readonly text: string }) =>
       {index % 2 === 0 ? (
         part
       ) : (
-        <Code fontSize="inherit" overflowWrap="anywhere" whiteSpace="inherit">
+        <Code display="inline" fontSize="inherit" overflowWrap="anywhere" whiteSpace="inherit">
           {part}
         </Code>
       )}

@@ -7,11 +7,11 @@ import type { KeyboardEvent } from "react";
 
 import { Loading } from "../../components/Frame";
 import { useColorMode } from "../../components/colorMode";
+import { PALETTES } from "../../components/decisions";
 import { Problem } from "../../components/Problem";
 import { pluralize } from "../../components/format";
 import { NODE, edgesOf, useLayout } from "./layout";
 import type { Layout } from "./layout";
-import { PALETTES } from "./model";
 import type { Step } from "./model";
 import { nearest } from "./neighbours";
 import { SelectionContext, StepNode } from "./StepNode";

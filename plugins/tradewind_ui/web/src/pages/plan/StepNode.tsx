@@ -3,9 +3,10 @@ import { Handle, Position, useStore } from "@xyflow/react";
 import type { Node, NodeProps } from "@xyflow/react";
 import { createContext, memo, useContext } from "react";
 
+import { DecisionBadge, PALETTES } from "../../components/decisions";
 import { Sentence, plainSentence } from "../../components/Sentence";
 import { NODE } from "./layout";
-import { PALETTES, marksOf } from "./model";
+import { marksOf } from "./model";
 import type { Step } from "./model";
 
 export type StepNodeType = Node<{ readonly step: Step }, "step">;
@@ -25,9 +26,7 @@ const Content = ({ step }: { readonly step: Step }) => (
       <Text fontSize="sm" fontWeight="semibold" truncate>
         {step.name}
       </Text>
-      <Badge colorPalette={PALETTES[step.decision]} flexShrink={0} size="xs" variant="solid">
-        {step.decision}
-      </Badge>
+      <DecisionBadge decision={step.decision} size="xs" />
     </HStack>
     <HStack color="fg.muted" fontSize="xs" gap={1}>
       <Text fontFamily="mono">{step.hash}</Text>

@@ -3,9 +3,10 @@ import { useEffect, useRef } from "react";
 import type { ReactNode } from "react";
 import { Link as RouterLink } from "react-router-dom";
 
+import { DecisionBadge, MEANINGS } from "../../components/decisions";
 import { Sentence } from "../../components/Sentence";
 import { History } from "./History";
-import { MEANINGS, PALETTES, marksOf } from "./model";
+import { marksOf } from "./model";
 import type { Step } from "./model";
 
 type Props = {
@@ -98,9 +99,7 @@ export const StepPanel = ({ close, dagId, open, runId, step }: Props) => {
           <CloseButton aria-label="Close the step" onClick={close} size="xs" />
         </HStack>
         <HStack flexWrap="wrap" gap={1}>
-          <Badge colorPalette={PALETTES[step.decision]} variant="solid">
-            {step.decision}
-          </Badge>
+          <DecisionBadge decision={step.decision} />
           {marksOf(step).map((mark) => (
             <Badge colorPalette="orange" key={mark}>
               {mark}

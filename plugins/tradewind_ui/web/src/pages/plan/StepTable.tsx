@@ -2,12 +2,15 @@ import { Badge, HStack, Text } from "@chakra-ui/react";
 
 import { DataTable } from "../../components/DataTable";
 import type { Column } from "../../components/DataTable";
+import { DECISIONS, DecisionBadge } from "../../components/decisions";
 import { Empty } from "../../components/Empty";
 import { Sentence } from "../../components/Sentence";
-import { DECISIONS, PALETTES, marksOf } from "./model";
+import { marksOf } from "./model";
 import type { Step } from "./model";
 
 type Props = {
+  /** Whether there are steps that a filter hides. */
+  readonly isFiltered: boolean;
   readonly height: string;
   readonly label: string;
   readonly onSort: (sort: string) => void;
@@ -21,9 +24,7 @@ const COLUMNS: ReadonlyArray<Column<Step>> = [
   {
     cell: (step) => (
       <HStack gap={1}>
-        <Badge colorPalette={PALETTES[step.decision]} size="sm" variant="solid">
-          {step.decision}
-        </Badge>
+        <DecisionBadge decision={step.decision} />
         {marksOf(step).map((mark) => (
           <Badge colorPalette="orange" key={mark} size="xs">
             {mark}
@@ -46,11 +47,15 @@ const COLUMNS: ReadonlyArray<Column<Step>> = [
 ];
 
 /** The steps as a table, one line each. A line's step opens its panel. */
-export const StepTable = ({ height, label, onSort, select, selected, sort, steps }: Props) => (
+export const StepTable = ({ height, isFiltered, label, onSort, select, selected, sort, steps }: Props) => (
   <DataTable
     columns={COLUMNS}
     empty={
-      <Empty title="No step matches">Show all steps, or those of another decision.</Empty>
+      isFiltered ? (
+        <Empty title="No step matches">Show all steps, or those of another decision.</Empty>
+      ) : (
+        <Empty title="The plan has no steps">Its DAG has none, or the run asks for none of them.</Empty>
+      )
     }
     height={height}
     label={label}

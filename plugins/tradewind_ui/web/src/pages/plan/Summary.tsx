@@ -1,11 +1,13 @@
 import { Button, HStack, NativeSelect, SegmentGroup, Text } from "@chakra-ui/react";
 import { useCallback } from "react";
 
+import { DECISIONS, MEANINGS, PALETTES } from "../../components/decisions";
+import type { Decision } from "../../components/decisions";
 import { SearchInput } from "../../components/SearchInput";
-import { formatCount, pluralize } from "../../components/format";
+import { formatCount } from "../../components/format";
 import type { View } from "./address";
-import { DECISIONS, MEANINGS, PALETTES, changedInputs, countDecisions } from "./model";
-import type { Decision, Step } from "./model";
+import { changedInputs, countDecisions, countsOf } from "./model";
+import type { Step } from "./model";
 
 type Props = {
   readonly change: (change: Partial<View>) => void;
@@ -50,7 +52,7 @@ export const Summary = ({ change, shown, steps, view }: Props) => {
   return (
     <HStack flexWrap="wrap" gap={2}>
       <Text aria-live="polite" fontWeight="semibold">
-        {shown === steps.length ? pluralize(steps.length, "step") : `${formatCount(shown)} of ${pluralize(steps.length, "step")}`}
+        {countsOf(shown, steps.length)}
       </Text>
       {DECISIONS.filter((decision) => counts[decision] > 0).map((decision) => {
         const isOn = view.decisions.includes(decision);

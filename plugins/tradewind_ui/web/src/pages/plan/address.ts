@@ -1,8 +1,8 @@
 import { useCallback, useMemo } from "react";
 import { useSearchParams } from "react-router-dom";
 
-import { DECISIONS } from "./model";
-import type { Decision } from "./model";
+import { isDecision } from "../../components/decisions";
+import type { Decision } from "../../components/decisions";
 
 export type View = {
   readonly decisions: ReadonlyArray<Decision>;
@@ -12,8 +12,6 @@ export type View = {
   readonly step: string;
   readonly view: "graph" | "table";
 };
-
-const isDecision = (text: string): text is Decision => (DECISIONS as ReadonlyArray<string>).includes(text);
 
 /** What the address says of the page's view, so that a link shows another user the same. */
 export const parseView = (params: URLSearchParams): View => ({

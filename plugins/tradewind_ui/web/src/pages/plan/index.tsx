@@ -8,12 +8,13 @@ import type { Schemas } from "../../api/client";
 import { Empty } from "../../components/Empty";
 import { Loading } from "../../components/Frame";
 import { Problem } from "../../components/Problem";
+import { pluralize } from "../../components/format";
 import { Sentence } from "../../components/Sentence";
 import type { PageProps } from "../../main";
 import { useView } from "./address";
 import type { View } from "./address";
 import { warmUp } from "./layout";
-import { filterSteps } from "./model";
+import { countsOf, filterSteps } from "./model";
 import type { GroupPlan, Step } from "./model";
 import { StepPanel, runPath } from "./StepPanel";
 import { StepTable } from "./StepTable";
@@ -76,7 +77,7 @@ const Section = ({ change, group, height, select, view }: SectionProps) => {
     <Stack as="section" gap={2}>
       {group.group === "" ? undefined : (
         <Heading as="h2" size="sm">
-          {group.group}
+          {group.group}: {countsOf(steps.length, all?.length ?? 0)}
         </Heading>
       )}
       {typeof problem === "string" ? <Problem error={new Error(problem)} /> : undefined}
@@ -91,7 +92,7 @@ const Section = ({ change, group, height, select, view }: SectionProps) => {
       {leftOut > 0 ? (
         <Alert.Root size="sm" status="warning">
           <Alert.Indicator />
-          <Alert.Title>{leftOut} more steps are not shown; the log of the task “plan” has those that run.</Alert.Title>
+          <Alert.Title>{pluralize(leftOut, "more step")} not shown; the log of the task “plan” has those that run.</Alert.Title>
         </Alert.Root>
       ) : undefined}
       {hasNoInputs ? (
@@ -106,7 +107,7 @@ const Section = ({ change, group, height, select, view }: SectionProps) => {
         </Text>
       ) : undefined}
       {plan === null ? undefined : view.view === "table" || steps.length === 0 ? (
-        <StepTable {...shown} onSort={(sort) => change({ sort })} sort={view.sort} />
+        <StepTable {...shown} isFiltered={steps.length < (all?.length ?? 0)} onSort={(sort) => change({ sort })} sort={view.sort} />
       ) : (
         <Suspense fallback={<Loading />}>
           <Graph {...shown} />

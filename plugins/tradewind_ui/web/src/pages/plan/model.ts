@@ -1,28 +1,9 @@
 import type { Schemas } from "../../api/client";
+import type { Decision } from "../../components/decisions";
+import { formatCount, pluralize } from "../../components/format";
 
 export type Step = Schemas["PlannedStep"];
 export type GroupPlan = Schemas["GroupPlan"];
-export type Decision = Schemas["Decision"];
-
-/** In the order in which a user looks at them. */
-export const DECISIONS: ReadonlyArray<Decision> = ["RUN", "WAIT", "BLOCKED", "REUSE", "PRUNED"];
-
-/** Palettes of Airflow's theme, which has light and dark forms of each. */
-export const PALETTES: Record<Decision, string> = {
-  BLOCKED: "red",
-  PRUNED: "gray",
-  REUSE: "green",
-  RUN: "blue",
-  WAIT: "orange",
-};
-
-export const MEANINGS: Record<Decision, string> = {
-  BLOCKED: "It or an input failed before, or its lease cannot be read",
-  PRUNED: "Its output is missing, but nothing that runs reads it",
-  REUSE: "Its output exists",
-  RUN: "It starts",
-  WAIT: "Another run is making it; this run reuses the result",
-};
 
 export type Filter = {
   readonly decisions: ReadonlyArray<Decision>;
@@ -43,6 +24,10 @@ export const filterSteps = (steps: ReadonlyArray<Step>, { decisions, input, name
       (wanted === "" || `${step.name}-${step.hash}`.toLowerCase().includes(wanted)),
   );
 };
+
+/** Format as `1,000 steps`, or of filtered ones as `6 of 1,000 steps`. */
+export const countsOf = (shown: number, all: number): string =>
+  shown === all ? pluralize(all, "step") : `${formatCount(shown)} of ${pluralize(all, "step")}`;
 
 export const countDecisions = (steps: ReadonlyArray<Step>): Record<Decision, number> => {
   const counts: Record<Decision, number> = { BLOCKED: 0, PRUNED: 0, REUSE: 0, RUN: 0, WAIT: 0 };

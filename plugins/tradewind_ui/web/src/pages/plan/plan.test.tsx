@@ -33,7 +33,7 @@ import { parseView, withView } from "./address";
 import { bundlesOf } from "./bundles";
 import { shownFirst } from "./Graph";
 import { edgesOf, inColumns, placed } from "./layout";
-import { changedInputs, filterSteps } from "./model";
+import { changedInputs, countsOf, filterSteps } from "./model";
 import type { Step } from "./model";
 import { nearest } from "./neighbours";
 
@@ -67,6 +67,10 @@ describe("filters", () => {
     [{ decisions: [], input: "raw", name: "r" }, ["raw", "train"]],
   ] as const)("%j keeps %j", (filter, names) => {
     expect(filterSteps(STEPS, filter).map(({ name }) => name)).toEqual(names);
+  });
+
+  it("counts the steps that are shown", () => {
+    expect([countsOf(1000, 1000), countsOf(6, 1000), countsOf(0, 1)]).toEqual(["1,000 steps", "6 of 1,000 steps", "0 of 1 step"]);
   });
 
   it("lists the inputs that changed", () => {
@@ -199,6 +203,7 @@ describe("page", () => {
     );
     const links = (await screen.findAllByRole("link")).map((link) => link.getAttribute("href"));
     expect(links).toEqual(["/dags/nightly/runs/monday", "/plugin/tradewind_data?path=%2Fs%2Fraw-abc123", "/dags/d/runs/r%2F1/tasks/raw"]);
+    expect(screen.getByText("Its output existed when the run was planned.")).toBeTruthy();
     expect(server.asked).toEqual(["/plans/d/r%2F1", "/step_history/d/raw/r%2F1"]);
   }, 30_000);
 
@@ -210,6 +215,12 @@ describe("page", () => {
     document.documentElement.className = "";
     await waitFor(() => expect(document.querySelector(".react-flow")?.className).toBe("react-flow light"));
   }, 30_000);
+
+  it("says of a plan without steps that it has none, not that a filter hides them", async () => {
+    show({ plans: [{ group: "g", inputs_left_out: false, left_out: 0, plan: { ...plan, steps: [] }, problem: null }], tasks: [] });
+    expect(await screen.findByText("The plan has no steps")).toBeTruthy();
+    expect(screen.getByRole("heading", { name: "g: 0 steps" })).toBeTruthy();
+  });
 
   it.each([
     [[], "No plan in this run"],
