@@ -307,7 +307,7 @@ def write_tokenizers(config: Vocabulary) -> None:
 
 @dataclass(frozen=True)
 class Link:
-    name: Any
+    text: Any
     inputs: Any = ()
     fails: Any = False
     output_path: Any = this_output_path()
@@ -316,5 +316,5 @@ class Link:
 def write_link(config: Link) -> None:
     """Write one line, or fail."""
     if config.fails:
-        raise RuntimeError(f"step {config.name} failed as configured: disk quota exceeded on host 10.0.0.4")
-    Path(config.output_path, "text").write_text(f"{config.name}\n")
+        raise RuntimeError(f"step {config.text} failed as configured: disk quota exceeded on host 10.0.0.4")
+    Path(config.output_path, "text").write_text(f"{config.text}\n")
