@@ -73,7 +73,8 @@ def head() -> Iterator[WatchedHead]:
     head.has("of-ada", "PENDING", metadata={"user": "ada\x1b[31m"}, start_time=now_ms)
     head.has("ended", "SUCCEEDED")
     wait = {"job_id": "01", "required_resources": {"TPU": 4.0}, "creation_time_ms": now_ms, "type": "NORMAL_TASK"}
-    head.waiting = [wait, wait]
+    head.waiting = [wait, wait, wait | {"job_id": "07"}]
+    head.drivers = {"01": "of-a-task"}
     head.start()
     yield head
     head.stop()
@@ -125,8 +126,10 @@ def test_cluster_shows_jobs_with_owners(seen: dict[str, ClusterOverview]) -> Non
     waiting, running = ray.jobs
     assert (waiting.job, waiting.status, waiting.owner) == ("of-ada", "PENDING", "ada?[31m")
     assert (running.dag_id, running.run_id, running.task_id, running.step) == ("nightly", "r1", "train", "train@1")
-    [wait] = ray.waits
-    assert (wait.kind, wait.count, wait.resources) == ("Ray task", 2, "4 TPU") and wait.since is not None
+    known, unknown = ray.waits
+    assert (known.job, known.owner, known.step) == ("of-a-task", "task train of run r1 of nightly", "train@1")
+    assert (known.kind, known.count, known.resources, known.task_id) == ("Ray task", 2, "4 TPU", "train")
+    assert known.since is not None and (unknown.job, unknown.owner) == ("not a submitted job (Ray's 07)", "")
 
 
 def test_cluster_shows_lock_and_age_of_token(seen: dict[str, ClusterOverview]) -> None:
@@ -144,8 +147,10 @@ def test_dead_cluster_has_a_problem_for_each_fact(seen: dict[str, ClusterOvervie
     assert there.ray is None and "127.0.0.1:9" in str(there.ray_problem)
     assert there.lock is not None and there.lock.state == "free"
     assert there.alarms == ["The head does not answer."]
-    assert ClusterHealth.of(there) == ClusterHealth("there", "unknown", None, None, None, None, there.alarms)
-    assert ClusterHealth.of(seen["here"]) == ClusterHealth("here", "its head was set up", 2, 4, 1, 1, [])
+    assert ClusterHealth.of(there) == ClusterHealth("there", "unknown", "", None, None, None, None, there.alarms)
+    assert ClusterHealth.of(seen["here"]) == ClusterHealth(
+        "here", "its head was set up", "restart by ada@laptop", 2, 4, 1, 1, []
+    )
 
 
 def test_overview_changes_nothing(seen: dict[str, ClusterOverview], google: LocalGoogle, head: WatchedHead) -> None:

@@ -14,12 +14,14 @@ class WatchedHead(LoopbackHead):
     Attributes:
         slices: Slice → number of its hosts in Ray.
         waiting: Rows of Ray's table of tasks that wait for a node.
+        drivers: Ray's own ID of a running job → its submission ID.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.slices: dict[str, int] = {}
         self.waiting: list[dict[str, Any]] = []
+        self.drivers: dict[str, str] = {}
 
     def answer(self, call: HttpRequest) -> Answer:
         table = call.path.removeprefix("/api/v0/")
@@ -28,7 +30,9 @@ class WatchedHead(LoopbackHead):
         if table == "tasks":
             is_waiting = call.query.get("filter_values") != "NORMAL_TASK"
             return _rows(self.waiting if is_waiting else [])
-        if table in ("actors", "placement_groups", "jobs"):
+        if table == "jobs":
+            return _rows([{"job_id": own, "submission_id": name} for own, name in self.drivers.items()])
+        if table in ("actors", "placement_groups"):
             return _rows([])
         if call.path == "/api/cluster_status":
             return json_answer("status", {"data": {}})

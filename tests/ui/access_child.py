@@ -25,6 +25,7 @@ GUARDS: Final = {
     "logs": security.READS_LOGS,
     "data": security.READS_DATA,
     "clusters": security.READS_CLUSTERS,
+    "home": security.ASKS_FOR_CLUSTERS,
 }
 FAB_ROLES: Final = {"admin": "Admin", "op": "Op", "runner": "User", "viewer": "Viewer", "public": "Public"}
 SIMPLE_ROLES: Final = {"admin": "ADMIN", "op": "OP", "runner": "USER", "viewer": "VIEWER", "public": None}

@@ -25,9 +25,11 @@ SIMPLE = "airflow.api_fastapi.auth.managers.simple.simple_auth_manager.SimpleAut
 FAB = "airflow.providers.fab.auth_manager.fab_auth_manager.FabAuthManager"
 REPOSITORY = Path(__file__).parents[2]
 RUN_READERS = {"admin", "op", "runner", "viewer"}
+SHOWS_ERRORS = ("/api/steps/progress/", "/api/steps/attempts/")
+ALL = RUN_READERS | {"public", "reader_of_one", "data_reader"}
 READERS = {
-    SIMPLE: {"run": RUN_READERS, "data": RUN_READERS, "clusters": {"admin", "op"}},
-    FAB: {"run": RUN_READERS, "data": {"admin", "data_reader"}, "clusters": {"admin", "op"}},
+    SIMPLE: {"run": RUN_READERS, "data": RUN_READERS, "clusters": {"admin", "op"}, "home": ALL},
+    FAB: {"run": RUN_READERS, "data": {"admin", "data_reader"}, "clusters": {"admin", "op"}, "home": ALL},
 }
 """Auth manager → guard → users who pass. ``reader_of_one`` may read runs and XComs of DAG ``one``, but no logs."""
 
@@ -77,7 +79,7 @@ def test_each_route_has_one_guard_and_only_reads(server: Server) -> None:
     for answer in server.answers:
         assert answer["path"].startswith("/api/")
         assert len({*answer["guards"]} - {"logs"}) == 1, f"{answer['path']} has the guards {answer['guards']}"
-        assert ("logs" in answer["guards"]) == answer["path"].startswith("/api/steps/progress/"), answer["path"]
+        assert ("logs" in answer["guards"]) == answer["path"].startswith(SHOWS_ERRORS), answer["path"]
         assert ("run" in answer["guards"]) == ("{dag_id}" in answer["path"]), answer["path"]
         assert answer["methods"] == ["GET"], answer["path"]
     assert set(server.others) == {405}
@@ -96,6 +98,8 @@ def test_only_readers_pass_a_guard(server: Server) -> None:
             assert answer["status"] not in (401, 403), case
         else:
             assert answer["status"] == 403, case
+        if guard == "home" and user != "stranger":
+            assert json.loads(answer["text"])["is_visible"] == (user in READERS[server.manager]["clusters"]), case
         if answer["status"] == 403 and guard == "data":
             assert "no permission to read 'Tradewind Data'. An administrator can give it." in answer["text"], case
 

@@ -46,6 +46,7 @@ from tradewind.records.parsing import (
 from tradewind.storage.backends import StoredObject
 from tradewind.storage.errors import BadRecordError, StoreError
 from tradewind.storage.swap import read_stored, write_if
+from tradewind.text import format_time
 
 _MAX_HEARTBEAT_S: Final = 3600.0
 _RETRY_S: Final = 1.0
@@ -199,19 +200,15 @@ class FoundLock:
     def sentence(self, cluster: str, now: float) -> str:
         """Describe the operation on ``cluster`` and its earliest end, by a clock that says ``now``."""
         marker = self.marker
-        since = f"since {_clock_time(marker.since)}"
+        since = f"since {format_time(marker.since)}"
         if self.is_held:
-            until = _clock_time(now + marker.times.stale_s - self.age_s)
+            until = format_time(now + marker.times.stale_s - self.age_s)
             return (
                 f"Cluster {cluster}: {marker.holder} is at {marker.operation} {since}, phase {marker.phase}, and holds "
                 f"the cluster until {until} at least."
             )
         ended = "is done" if marker.state is LockState.DONE else "was interrupted"
         return f"Cluster {cluster}: {marker.operation} by {marker.holder} {since} {ended} in phase {marker.phase}."
-
-
-def _clock_time(moment: float) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(moment))
 
 
 class ClusterBusyError(FleetError):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal
@@ -153,16 +153,23 @@ class WaitLine:
     """Parts of a job that wait for the same resources.
 
     Attributes:
+        job: Its submission ID; Ray's own ID of a driver that was not submitted, in words.
+        owner: As that of a ``JobLine``, with its Airflow task; empty if unknown.
         kind: ``driver``, ``actor``, ``Ray task`` or ``placement group``.
         resources: What each of them needs, in words.
         since: Submission of the first of them, in seconds since the epoch; None if unknown.
     """
 
     job: str
+    owner: str
     kind: str
     count: int
     resources: str
     since: float | None = None
+    step: str = ""
+    dag_id: str = ""
+    run_id: str = ""
+    task_id: str = ""
 
 
 @dataclass(frozen=True)
@@ -265,10 +272,15 @@ class ClusterOverview:
 
 @dataclass(frozen=True)
 class ClusterHealth:
-    """A cluster in one line. A count is None where it is unknown."""
+    """A cluster in one line. A count is None where it is unknown.
+
+    Attributes:
+        operation: The operation that changes it now, with its holder; empty without one.
+    """
 
     name: str
     state: str
+    operation: str
     ready: int | None
     wanted: int | None
     running: int | None
@@ -278,10 +290,11 @@ class ClusterHealth:
     @staticmethod
     def of(cluster: ClusterOverview) -> ClusterHealth:
         """Return the line of ``cluster``."""
-        cloud, ray = cluster.cloud, cluster.ray
+        cloud, ray, lock = cluster.cloud, cluster.ray, cluster.lock
         return ClusterHealth(
             cluster.name,
             cloud.state if cloud else "unknown",
+            f"{lock.operation} by {lock.holder}" if lock and lock.state == "held" else "",
             sum(pool.ready for pool in cloud.pools) if cloud else None,
             sum(pool.wanted for pool in cloud.pools) if cloud else None,
             ray.running if ray else None,
@@ -471,7 +484,7 @@ def pool_states(cluster: FleetCluster, lines: Sequence[ResourceLine]) -> list[Sl
 def ray_overview(head: HeadPoll) -> RayOverview:
     """Return the answer of a head, bounded."""
     active = sorted((job for job in head.jobs if not job.has_ended), key=_order)
-    waits = wait_lines(head.usage.waiting)
+    waits = wait_lines(head.usage.waiting, head.jobs)
     waiting = sum(job.status == "PENDING" for job in active)
     return RayOverview(
         address=head.address,
@@ -511,26 +524,27 @@ def job_line(job: JobDetails) -> JobLine:
     )
 
 
-def wait_lines(waiting: Sequence[Work]) -> list[WaitLine]:
-    """Group waiting parts of jobs by job, kind and resources; the largest groups first."""
+def wait_lines(waiting: Sequence[Work], jobs: Iterable[JobDetails]) -> list[WaitLine]:
+    """Group waiting parts of ``jobs`` by job, kind and resources; the largest groups first."""
+    known = {job.job: job for job in jobs}
     groups: dict[tuple[str, str, str], list[Work]] = {}
     for work in waiting:
         amounts = [f"{format_amount(name, amount)} {single_line(name, 60)}" for name, amount in work.resources.items()]
         labels = [single_line(f"label {key}={value}", 80) for key, value in work.label_selector.items()]
         groups.setdefault((work.job, work.kind, ", ".join([*amounts, *labels]) or "no resources"), []).append(work)
-    return sorted(
-        (
-            WaitLine(
-                single_line(job),
-                kind,
-                len(works),
-                single_line(resources),
-                min((work.since_ms / 1000 for work in works if work.since_ms), default=None),
-            )
-            for (job, kind, resources), works in groups.items()
-        ),
-        key=lambda line: -line.count,
-    )
+    lines = [_wait_line(known.get(key[0]), *key, works) for key, works in groups.items()]
+    return sorted(lines, key=lambda line: -line.count)
+
+
+def _wait_line(job: JobDetails | None, name: str, kind: str, resources: str, works: Sequence[Work]) -> WaitLine:
+    since = min((work.since_ms / 1000 for work in works if work.since_ms), default=None)
+    if job is None:  # a notebook, a Ray client, or a job that Ray no longer lists
+        return WaitLine(
+            single_line(f"not a submitted job (Ray's {name})"), "", kind, len(works), single_line(resources), since
+        )
+    line = job_line(job)
+    task = (line.step, line.dag_id, line.run_id, line.task_id)
+    return WaitLine(line.job, line.owner, kind, len(works), single_line(resources), since, *task)
 
 
 def lock_overview(cluster: FleetCluster) -> LockOverview:

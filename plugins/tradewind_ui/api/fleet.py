@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 
 from tradewind.deployment.fleet import configured_fleet, deployment_roots
 from tradewind.fleet.errors import FleetError
@@ -31,7 +31,7 @@ from tradewind.fleet.overview import READ_ERRORS, TTL_S, WAIT_S, ClusterHealth, 
 from tradewind.fleet.upkeep import UPKEEP_ASSET, PastReport
 from tradewind.records.parsing import RecordFormatError
 from tradewind.shared_reads import PollResult, SharedReads
-from tradewind_ui.api.security import READS_CLUSTERS
+from tradewind_ui.api.security import ASKS_FOR_CLUSTERS, READS_CLUSTERS, may_read_clusters
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from tradewind.fleet.clusters import Fleet, FleetCluster
     from tradewind.ray_jobs.cluster import RayCluster
 
-router = APIRouter(dependencies=READS_CLUSTERS)
+router = APIRouter()
+_clusters = APIRouter(dependencies=READS_CLUSTERS)
 
 MAX_REPORTS: Final = 2_100
 """Reports of upkeep that are read: one every ten minutes, for two weeks."""
@@ -86,8 +87,13 @@ class FleetView:
 
 @dataclass(frozen=True)
 class FleetHealth:
-    """The fleet in one line for each cluster."""
+    """The fleet in one line for each cluster.
 
+    Attributes:
+        is_visible: Whether the user may see clusters; there is nothing else for others.
+    """
+
+    is_visible: bool
     is_configured: bool
     problem: str | None
     clusters: list[ClusterHealth]
@@ -126,7 +132,7 @@ polls = SharedReads[Any](ttl_s=TTL_S, wait_s=WAIT_S, known_errors=READ_ERRORS)
 watch = FleetWatch(_connect, deployment_roots, polls)
 
 
-@router.get("/fleet")
+@_clusters.get("/fleet")
 def fleet() -> FleetView:
     """Return the clusters of the fleet file, with the last report of upkeep."""
     found, problem = _fleet()
@@ -140,16 +146,18 @@ def fleet() -> FleetView:
     return FleetView(True, None, clusters, watch.orphans(found), upkeep.value, why)
 
 
-@router.get("/fleet/health")
-def health() -> FleetHealth:
-    """Return one line for each cluster, for the dashboard."""
+@router.get("/fleet/health", dependencies=ASKS_FOR_CLUSTERS)
+def health(may_read: Annotated[bool, Depends(may_read_clusters)]) -> FleetHealth:
+    """Return one line for each cluster, for the home page; nothing for users who may not see clusters."""
+    if not may_read:
+        return FleetHealth(False, False, None, [])
     found, problem = _fleet()
     if found is None:
-        return FleetHealth(problem is not None, problem, [])
-    return FleetHealth(True, None, list(map(ClusterHealth.of, watch.overview(found))))
+        return FleetHealth(True, problem is not None, problem, [])
+    return FleetHealth(True, True, None, list(map(ClusterHealth.of, watch.overview(found))))
 
 
-@router.get("/fleet/history")
+@_clusters.get("/fleet/history")
 def history() -> FleetHistory:
     """Return preemptions by zone and goodput by cluster, for each of the last days."""
     now = time.time()
@@ -176,6 +184,9 @@ def history() -> FleetHistory:
         len(pods),
         [*_problems(results), *_problems({f"The head of {name}": head for name, head in heads.items()})],
     )
+
+
+router.include_router(_clusters)
 
 
 def _fleet() -> tuple[Fleet | None, str | None]:

@@ -16,6 +16,8 @@ from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessE
 from airflow.api_fastapi.core_api.security import get_user, requires_access_connection, requires_access_dag
 from fastapi import Depends, HTTPException, Request
 
+from tradewind.storage import Roots, StorageError
+
 logger = logging.getLogger(__name__)
 
 DATA_RESOURCE: Final = "Tradewind Data"
@@ -45,6 +47,23 @@ def may_read_data(user: Annotated[BaseUser, Depends(get_user)]) -> None:
         )
 
 
+def allowed_roots() -> Roots:
+    """Return the deployment's roots, from its configuration only.
+
+    Raises:
+        HTTPException: 503: the configuration has paths that are none.
+    """
+    from tradewind.deployment.fleet import deployment_roots
+
+    try:
+        return deployment_roots()
+    except StorageError as error:
+        raise HTTPException(503, f"allowed_roots in the [tradewind] section of airflow.cfg: {error}") from None
+
+
+AllowedRoots = Annotated[Roots, Depends(allowed_roots)]
+
+
 @functools.cache
 def declare_data_permission() -> None:
     """Create the permission in FAB's tables, where it can then be given to roles, and give it to ``Admin``.
@@ -65,11 +84,25 @@ def declare_data_permission() -> None:
         logger.exception("Cannot create the permission %r, so no role can be given it.", DATA_RESOURCE)
 
 
+_reads_connections: Final = requires_access_connection("GET")
+
+
+async def may_read_clusters(request: Request, user: Annotated[BaseUser, Depends(get_user)]) -> bool:
+    """Return whether the user passes ``READS_CLUSTERS``: what the home page of every user asks refuses nobody."""
+    try:
+        await _reads_connections(request, user)
+    except HTTPException:
+        return False
+    return True
+
+
 READS_RUN: Final = [Depends(plain_ids), Depends(requires_access_dag("GET", DagAccessEntity.XCOM))]
 """For what belongs to a DAG: its id is in the path, as ``dag_id``."""
 READS_LOGS: Final = [Depends(requires_access_dag("GET", DagAccessEntity.TASK_LOGS))]
-"""In addition to READS_RUN, for what shows rows of data, as the log of the task does."""
+"""In addition to READS_RUN, for what may show rows of data, as the log of the task does: in errors, for example."""
 READS_DATA: Final = [Depends(may_read_data)]
 """For files below the allowed roots. A route also checks each path by ``deployment_roots()``."""
-READS_CLUSTERS: Final = [Depends(requires_access_connection("GET"))]
+READS_CLUSTERS: Final = [Depends(_reads_connections)]
 """For facts about clusters and tokens."""
+ASKS_FOR_CLUSTERS: Final = [Depends(may_read_clusters)]
+"""For a route that answers users without ``READS_CLUSTERS`` too, and tells them nothing."""

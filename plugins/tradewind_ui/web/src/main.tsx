@@ -2,6 +2,7 @@ import { lazy } from "react";
 import type { ComponentType } from "react";
 
 import { Frame } from "./components/Frame";
+import { CardSpace } from "./pages/fleet/CardSpace";
 
 /** What Airflow gives to each page; absent where the page is about no DAG, run or task. */
 export type PageProps = {
@@ -11,19 +12,21 @@ export type PageProps = {
   readonly taskId?: string;
 };
 
+const CARD = "Fleet health";
+
 /** By the name that the plugin declares for each page, under which Airflow looks for it. */
 const PAGES: Record<string, ComponentType<PageProps>> = {
   Data: lazy(() => import("./pages/data")),
   Experiments: lazy(() => import("./pages/experiments")),
   Fleet: lazy(() => import("./pages/fleet")),
-  "Fleet health": lazy(() => import("./pages/fleet/Card")),
+  [CARD]: lazy(() => import("./pages/fleet/Card")),
   Plan: lazy(() => import("./pages/plan")),
   Step: lazy(() => import("./pages/step")),
 };
 
 for (const [name, Page] of Object.entries(PAGES)) {
   const Framed = (props: PageProps) => (
-    <Frame>
+    <Frame loading={name === CARD ? <CardSpace /> : undefined}>
       <Page {...props} />
     </Frame>
   );

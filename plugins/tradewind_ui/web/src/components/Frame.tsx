@@ -30,12 +30,12 @@ export const Loading = () => (
 );
 
 /** What each page of the plugin stands in: its queries, its errors, and a sign that it loads. */
-export const Frame = ({ children }: { readonly children: ReactNode }) => (
+export const Frame = ({ children, loading = <Loading /> }: { readonly children: ReactNode; readonly loading?: ReactNode }) => (
   <QueryClientProvider client={client}>
     {/* Tests find the plugin's part of Airflow's page by this name; the box itself has no layout. */}
     <Box data-tradewind="" display="contents">
       <Boundary>
-        <Suspense fallback={<Loading />}>{children}</Suspense>
+        <Suspense fallback={loading}>{children}</Suspense>
       </Boundary>
     </Box>
   </QueryClientProvider>

@@ -1,82 +1,124 @@
 import { Badge, Box, Heading, HStack, Link, Table, Text } from "@chakra-ui/react";
+import { useEffect, useRef } from "react";
+import type { ReactNode } from "react";
 import { Link as RouterLink } from "react-router-dom";
 
-import { isRefusal, useHealth } from "./queries";
+import { CardSpace, keepHeight, PLACE } from "./CardSpace";
+import { useHealth } from "./queries";
 import type { Health } from "./queries";
+import { StateBadge, STOPPED } from "./StateBadge";
 
-const share = (part: number | null, whole: number | null) => (part === null || whole === null ? "?" : `${part} of ${whole}`);
+const Line = ({ cluster }: { readonly cluster: Health }) => {
+  // A stopped cluster has no slices and no jobs; of another one they are unknown while it does not answer.
+  const missing = cluster.state === STOPPED ? "–" : "?";
+  const [first, ...others] = cluster.alarms;
 
-const Line = ({ cluster }: { readonly cluster: Health }) => (
-  <Table.Row>
-    <Table.Cell>
-      <Link asChild variant="underline">
-        <RouterLink to={`/plugin/tradewind_fleet?cluster=${encodeURIComponent(cluster.name)}`}>{cluster.name}</RouterLink>
-      </Link>
-    </Table.Cell>
-    <Table.Cell textAlign="end">{share(cluster.ready, cluster.wanted)}</Table.Cell>
-    <Table.Cell textAlign="end">{cluster.running ?? "?"}</Table.Cell>
-    <Table.Cell textAlign="end">{cluster.waiting ?? "?"}</Table.Cell>
-    <Table.Cell>
-      {cluster.alarms.length === 0 ? null : (
-        <Badge colorPalette="orange" title={cluster.alarms.join(" ")} whiteSpace="normal">
-          {cluster.alarms[0]}
-          {cluster.alarms.length > 1 ? ` +${cluster.alarms.length - 1}` : ""}
-        </Badge>
-      )}
-    </Table.Cell>
-  </Table.Row>
-);
-
-const Sentence = ({ children }: { readonly children: React.ReactNode }) => (
-  <Text color="fg.muted" fontSize="sm">
-    {children}
-  </Text>
-);
-
-const Body = () => {
-  const { data, error } = useHealth();
-  if (data === undefined) {
-    if (error === null) {
-      return <Sentence>Asking the clusters…</Sentence>;
-    }
-    return <Sentence>{isRefusal(error) ? "Shown to users who may read connections." : error.message}</Sentence>;
-  }
-  if (!data.is_configured) {
-    return <Sentence>No fleet file is configured: set fleet_file of [tradewind] to its path.</Sentence>;
-  }
-  if (data.problem !== null) {
-    return <Sentence>{data.problem}</Sentence>;
-  }
   return (
+    <Table.Row>
+      <Table.Cell>
+        <Link asChild variant="underline">
+          <RouterLink to={`/plugin/tradewind_fleet?cluster=${encodeURIComponent(cluster.name)}`}>{cluster.name}</RouterLink>
+        </Link>
+      </Table.Cell>
+      <Table.Cell>
+        <HStack gap={2}>
+          <StateBadge state={cluster.state} />
+          <Text>{cluster.operation}</Text>
+        </HStack>
+      </Table.Cell>
+      <Table.Cell textAlign="end">
+        {cluster.state === STOPPED || cluster.ready === null ? missing : `${cluster.ready} of ${cluster.wanted ?? "?"}`}
+      </Table.Cell>
+      <Table.Cell textAlign="end">{cluster.running ?? missing}</Table.Cell>
+      <Table.Cell textAlign="end">{cluster.waiting ?? missing}</Table.Cell>
+      <Table.Cell>
+        {first === undefined ? null : (
+          <Badge colorPalette="orange" title={cluster.alarms.join(" ")} whiteSpace="normal">
+            {first}
+            {others.length > 0 ? ` +${others.length}` : ""}
+          </Badge>
+        )}
+      </Table.Cell>
+    </Table.Row>
+  );
+};
+
+const TITLES = ["Cluster", "State", "Slices ready", "Jobs running", "Waiting", "Alarms"];
+
+const Lines = ({ clusters }: { readonly clusters: readonly Health[] }) => (
+  <Table.ScrollArea>
     <Table.Root size="sm">
       <Table.Header>
         <Table.Row>
-          {["Cluster", "Slices ready", "Jobs running", "Waiting", "Alarms"].map((title, at) => (
-            <Table.ColumnHeader key={title} textAlign={at > 0 && at < 4 ? "end" : "start"}>
+          {TITLES.map((title, at) => (
+            <Table.ColumnHeader key={title} textAlign={at > 1 && at < 5 ? "end" : "start"}>
               {title}
             </Table.ColumnHeader>
           ))}
         </Table.Row>
       </Table.Header>
       <Table.Body>
-        {data.clusters.map((cluster) => (
+        {clusters.map((cluster) => (
           <Line cluster={cluster} key={cluster.name} />
         ))}
       </Table.Body>
     </Table.Root>
+  </Table.ScrollArea>
+);
+
+const Shown = ({ children }: { readonly children: ReactNode }) => {
+  const box = useRef<HTMLDivElement>(null);
+  useEffect(() => keepHeight(box.current?.offsetHeight ?? 0));
+
+  return (
+    <Box aria-label="Fleet" as="section" borderWidth="1px" order={PLACE} p={4} ref={box} rounded="md">
+      <Heading as="h2" mb={2} size="md">
+        Fleet
+      </Heading>
+      {children}
+    </Box>
   );
 };
 
-/** The fleet on the dashboard, a line for each cluster. Airflow orders its own parts: the fifth shows its health. */
-const Card = () => (
-  <Box aria-label="Fleet" as="section" borderWidth="1px" order={5} p={4} rounded="md">
-    <HStack justify="space-between" mb={2}>
-      <Heading as="h2" size="md">
-        Fleet
-      </Heading>
-    </HStack>
-    <Body />
-  </Box>
+const Sentence = ({ children }: { readonly children: ReactNode }) => (
+  <Text color="fg.muted" fontSize="sm">
+    {children}
+  </Text>
 );
+
+/** The fleet on the dashboard, a line for each cluster; nothing for users who may not see clusters. */
+const Card = () => {
+  const { data, error } = useHealth();
+  const isHidden = data?.is_visible === false;
+  useEffect(() => {
+    if (isHidden) {
+      keepHeight(0);
+    }
+  }, [isHidden]);
+
+  if (isHidden) {
+    return null;
+  }
+  if (data === undefined) {
+    return error === null ? (
+      <CardSpace />
+    ) : (
+      <Shown>
+        <Sentence>{error.message}</Sentence>
+      </Shown>
+    );
+  }
+  return (
+    <Shown>
+      {data.problem !== null ? (
+        <Sentence>{data.problem}</Sentence>
+      ) : data.is_configured ? (
+        <Lines clusters={data.clusters} />
+      ) : (
+        <Sentence>No fleet file is configured: set fleet_file of [tradewind] to its path.</Sentence>
+      )}
+    </Shown>
+  );
+};
 
 export default Card;

@@ -3,26 +3,7 @@ import { Badge, Box, Button, HStack, Heading, Text, VStack } from "@chakra-ui/re
 import { formatCount } from "../../components/format";
 import type { Cluster } from "./queries";
 import { SliceBlocks } from "./SliceBlocks";
-
-const STOPPED = "there is nothing of it";
-const STATES: Record<string, { readonly palette: string; readonly text: string }> = {
-  "its head is there, and was never set up to the end": { palette: "orange", text: "half made" },
-  "its head was set up": { palette: "green", text: "up" },
-  "it has more than one head": { palette: "red", text: "several heads" },
-  "it has slices and no head": { palette: "red", text: "no head" },
-  [STOPPED]: { palette: "gray", text: "stopped" },
-};
-
-export const StateBadge = ({ cluster }: { readonly cluster: Cluster }) => {
-  const { cloud } = cluster;
-  const known = cloud === null ? { palette: "gray", text: "unknown" } : STATES[cloud.state];
-
-  return (
-    <Badge colorPalette={known?.palette ?? "gray"} title={cloud?.state ?? cluster.cloud_problem ?? undefined}>
-      {known?.text ?? cloud?.state}
-    </Badge>
-  );
-};
+import { StateBadge, STOPPED } from "./StateBadge";
 
 const usedText = (cluster: Cluster): string | undefined => {
   const tpu = cluster.ray?.used.find(({ name }) => name === "TPU");
@@ -31,8 +12,7 @@ const usedText = (cluster: Cluster): string | undefined => {
 
 const Facts = ({ cluster }: { readonly cluster: Cluster }) => {
   const { cloud, lock, ray } = cluster;
-  const isStopped = cloud?.state === STOPPED;
-  const unknown = isStopped ? "It is stopped" : "Its jobs are unknown";
+  const unknown = cloud?.state === STOPPED ? undefined : "Its jobs are unknown";
   const jobs = ray === null ? unknown : `${ray.running} running, ${ray.waiting} waiting`;
 
   return (
@@ -67,7 +47,7 @@ export const ClusterCard = ({ cluster, isChosen, onChoose }: Props) => (
           <Heading as="h2" size="md">
             {cluster.name}
           </Heading>
-          <StateBadge cluster={cluster} />
+          <StateBadge problem={cluster.cloud_problem} state={cluster.cloud?.state} />
           {cluster.is_default ? <Badge variant="outline">default</Badge> : null}
           {cluster.owner === null ? null : <Badge variant="outline">only {cluster.owner}</Badge>}
         </HStack>

@@ -61,7 +61,7 @@ export const UpkeepReport = ({ upkeep, problem }: { readonly problem: string | n
             />
           )}
           {(upkeep.left_out ?? 0) > 0 ? (
-            <Text color="fg.muted">{pluralize(upkeep.left_out ?? 0, "more finding")} are in the log of the task.</Text>
+            <Text color="fg.muted">The log of the task has {pluralize(upkeep.left_out ?? 0, "more finding")}.</Text>
           ) : null}
         </VStack>
       )}

@@ -54,6 +54,9 @@ const Task = ({ of, text }: { readonly of: Parameters<typeof taskLink>[0]; reado
   );
 };
 
+const Since = ({ at }: { readonly at: number | null | undefined }) =>
+  at === null || at === undefined ? null : <span title={formatTime(at)}>{formatSince(at)}</span>;
+
 export const JOBS: readonly Column<Job>[] = [
   { header: "Job", id: "job", value: (job) => job.job, width: 340 },
   {
@@ -66,12 +69,7 @@ export const JOBS: readonly Column<Job>[] = [
   { cell: (job) => <Task of={job} text={job.owner} />, header: "Whose", id: "owner", value: (job) => job.owner, width: 360 },
   { header: "Step", id: "step", value: (job) => job.step, width: 220 },
   {
-    cell: (job) =>
-      job.submitted_at === null || job.submitted_at === undefined ? (
-        ""
-      ) : (
-        <span title={formatTime(job.submitted_at)}>{formatSince(job.submitted_at)}</span>
-      ),
+    cell: (job) => <Since at={job.submitted_at} />,
     end: true,
     header: "Submitted",
     id: "submitted_at",
@@ -81,12 +79,13 @@ export const JOBS: readonly Column<Job>[] = [
 ];
 
 export const WAITS: readonly Column<Wait>[] = [
-  { header: "Job", id: "job", value: (wait) => wait.job, width: 340 },
+  { header: "Job", id: "job", value: (wait) => wait.job, width: 280 },
+  { cell: (wait) => <Task of={wait} text={wait.owner} />, header: "Whose", id: "owner", value: (wait) => wait.owner, width: 280 },
   { end: true, header: "Parts", id: "count", value: (wait) => wait.count, width: 80 },
   { header: "Kind", id: "kind", value: (wait) => wait.kind, width: 140 },
-  { header: "Each needs", id: "resources", value: (wait) => wait.resources, width: 320 },
+  { header: "Each needs", id: "resources", value: (wait) => wait.resources, width: 260 },
   {
-    cell: (wait) => (wait.since === null || wait.since === undefined ? "" : formatSince(wait.since)),
+    cell: (wait) => <Since at={wait.since} />,
     end: true,
     header: "Since",
     id: "since",

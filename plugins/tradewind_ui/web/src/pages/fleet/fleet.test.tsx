@@ -1,9 +1,9 @@
 import { ChakraProvider, defaultSystem } from "@chakra-ui/react";
-import { fireEvent, render, screen, within } from "@testing-library/react";
+import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
+import { fireEvent, render, screen, waitFor, within } from "@testing-library/react";
 import { MemoryRouter } from "react-router-dom";
 import { beforeEach, expect, it, vi } from "vitest";
 
-import { Frame } from "../../components/Frame";
 import Card from "./Card";
 import Fleet from "./index";
 import { describeSlices } from "./SliceBlocks";
@@ -63,7 +63,9 @@ const cluster = (name: string, more: object = {}) => ({
     used: [{ name: "TPU", total: 8, used: 4 }],
     version: "2.60.0",
     waiting: 3,
-    waits: [],
+    waits: [
+      { count: 2, dag_id: "nightly", job: "j1", kind: "Ray task", owner: "task train", resources: "4 TPU", run_id: "r", since: 5, step: "train", task_id: "train" },
+    ],
   },
   ray_problem: null,
   stalled: [],
@@ -94,10 +96,17 @@ const HISTORY = {
   zones: ["us-central2-b"],
 };
 const HEALTH = {
-  clusters: [{ alarms: ["Slow", "Odd"], name: "one", ready: 1, running: 2, state: "up", waiting: null, wanted: 3 }],
+  clusters: [
+    { alarms: ["Slow", "Odd"], name: "one", operation: "restart by ada@laptop", ready: 1, running: 2, state: "its head was set up", waiting: null, wanted: 3 },
+    { alarms: [], name: "two", operation: "", ready: 0, running: null, state: "there is nothing of it", waiting: null, wanted: 4 },
+  ],
   is_configured: true,
+  is_visible: true,
   problem: null,
 };
+
+const cellsOf = (cluster: string) =>
+  [...(screen.getByRole("link", { name: cluster }).closest("tr")?.cells ?? [])].map(({ textContent }) => textContent);
 
 beforeEach(() => {
   answers.clear();
@@ -107,7 +116,9 @@ const show = (page: React.ReactNode, address = "/") =>
   render(
     <ChakraProvider value={defaultSystem}>
       <MemoryRouter initialEntries={[address]}>
-        <Frame>{page}</Frame>
+        <QueryClientProvider client={new QueryClient({ defaultOptions: { queries: { retry: false } } })}>
+          <main>{page}</main>
+        </QueryClientProvider>
       </MemoryRouter>
     </ChakraProvider>,
   );
@@ -125,9 +136,8 @@ it("shows each cluster, the alarms, and the details of the one with an alarm", a
   fireEvent.click(within(one).getByText("Details"));
   const others = await screen.findByLabelText("Details of one");
   expect(within(others).getByText("Version 2, 240.0 h old")).toBeTruthy();
-  expect(within(others).getByText("task train").getAttribute("href")).toBe(
-    "/dags/nightly/runs/r/tasks/train/plugin/tradewind_step",
-  );
+  const tasks = within(others).getAllByText("task train").map((link) => link.getAttribute("href"));
+  expect(tasks).toEqual(Array(2).fill("/dags/nightly/runs/r/tasks/train/plugin/tradewind_step"));
   expect(await screen.findByLabelText("us-central2-b: 2026-11-28: 2 preempted")).toBeTruthy();
   expect(screen.getByLabelText("one: 2026-11-29: 50 %")).toBeTruthy();
   expect(screen.getByText(/old has resources in p, z: x/u)).toBeTruthy();
@@ -144,22 +154,26 @@ it("shows what upkeep found, and what asks for a user", () => {
   const table = within(section).getByRole("grid", { name: "Findings" });
   expect(within(table).getByText("ray-one-3")).toBeTruthy();
   expect(within(table).getByText("dead: Google says PREEMPTED").getAttribute("title")).toBe("dead: Google says PREEMPTED");
-  expect(within(section).getByText("3 more findings are in the log of the task.")).toBeTruthy();
+  expect(within(section).getByText("The log of the task has 3 more findings.")).toBeTruthy();
   expect(within(section).getByText("Its task").getAttribute("href")).toBe("/dags/fleet_maintenance/runs/r/tasks/report");
 }, 20_000);
 
-it("says on the dashboard who may see the fleet", async () => {
-  answers.set("/fleet/health", { body: { detail: "Forbidden" }, status: 403 });
-  show(<Card />);
-  expect(await screen.findByText("Shown to users who may read connections.")).toBeTruthy();
+it("shows nothing on the dashboard of a user who may not see clusters", async () => {
+  answers.set("/fleet/health", { body: { clusters: [], is_configured: false, is_visible: false, problem: null }, status: 200 });
+  localStorage.removeItem("tradewind_fleet_card");
+  const { container } = show(<Card />);
+  expect(container.querySelector("[aria-hidden]")).toBeTruthy();
+  await waitFor(() => expect(container.querySelector("main")?.childElementCount).toBe(0));
+  expect(localStorage.getItem("tradewind_fleet_card")).toBe("0");
 });
 
 it("shows one line for each cluster on the dashboard", async () => {
   answers.set("/fleet/health", { body: HEALTH, status: 200 });
   show(<Card />);
   expect((await screen.findByRole("link", { name: "one" })).getAttribute("href")).toBe("/plugin/tradewind_fleet?cluster=one");
-  expect(screen.getByText("1 of 3")).toBeTruthy();
+  expect(cellsOf("one")).toEqual(["one", "uprestart by ada@laptop", "1 of 3", "2", "?", "Slow +1"]);
   expect(screen.getByText("Slow +1").getAttribute("title")).toBe("Slow Odd");
+  expect(cellsOf("two")).toEqual(["two", "stopped", "–", "–", "–", ""]);
 });
 
 it("describes slices in words", () => {

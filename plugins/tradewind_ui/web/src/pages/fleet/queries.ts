@@ -19,23 +19,21 @@ const POLL_MS = 15_000;
 const HEALTH_MS = 30_000;
 const HISTORY_MS = 300_000;
 
-/** A refusal stays one: asking again would only fill the server's log. */
-const unlessRefused = (ms: number, error: Error | null) => (isRefusal(error) ? false : ms);
-
 export const isRefusal = (error: Error | null): boolean => error instanceof ApiError && error.status === 403;
 
 export const useFleet = () =>
   useQuery({
     queryFn: () => answered(api.GET("/api/fleet")),
     queryKey: ["fleet"],
-    refetchInterval: ({ state }) => unlessRefused(POLL_MS, state.error),
+    // A refusal stays one: asking again would only fill the server's log.
+    refetchInterval: ({ state }) => (isRefusal(state.error) ? false : POLL_MS),
   });
 
 export const useHealth = () =>
   useQuery({
     queryFn: () => answered(api.GET("/api/fleet/health")),
     queryKey: ["fleet", "health"],
-    refetchInterval: ({ state }) => unlessRefused(HEALTH_MS, state.error),
+    refetchInterval: ({ state }) => (state.data?.is_visible === false ? false : HEALTH_MS),
   });
 
 export const useHistory = () =>
