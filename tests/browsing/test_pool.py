@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -87,6 +88,28 @@ def test_reader_dies_of_a_silent_store(reader: Reader, tmp_path: Path, monkeypat
         assert time.monotonic() - began < 15
     WRITERS["a.jsonl"](tmp_path / "a.jsonl")
     assert len(ask(reader, tmp_path, "rows", "a.jsonl", limit=3)["rows"]) == 3
+
+
+def test_start_takes_no_time_of_a_request(reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine the modules of a process load for longer than a store may be silent."""
+    WRITERS["a.jsonl"](tmp_path / "a.jsonl")
+    slow = "import time; time.sleep(3); from tradewind.browsing.worker import main; main()"
+    monkeypatch.setattr(pools, "_COMMAND", (sys.executable, "-c", slow))
+    monkeypatch.setattr(pools, "GRACE_S", 0.0)
+    reader.end()
+    answer = reader.ask("list", [str(tmp_path)], {"path": str(tmp_path)}, 2.5)
+    assert json.loads(answer.body)["entries"][0]["name"] == "a.jsonl"
+    monkeypatch.setattr(pools, "START_S", 0.1)
+    reader.end()
+    with pytest.raises(BusyError, match="has not started for 0 s"):
+        reader.ask("list", [str(tmp_path)], {"path": str(tmp_path)}, 8.0)
+
+
+def test_process_that_cannot_start_is_told(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pools, "_COMMAND", (sys.executable, "-c", "print('not ready')"))
+    reader.end()
+    with pytest.raises(BusyError, match="ended while it started"):
+        reader.ask("list", ["/store"], {"path": "/store"}, 8.0)
 
 
 def test_refusals_keep_their_kind(reader: Reader, tmp_path: Path) -> None:

@@ -94,6 +94,15 @@ def test_filter_ends_at_its_bound_and_goes_on(file: str, monkeypatch: pytest.Mon
     assert ids(page_of(file, filter="row 999", cursor=page.next)) == [999]
 
 
+def test_matches_after_a_page_are_counted(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = page_of(file, filter="row 99", limit=3)
+    assert (ids(page), page.more) == ([99, 990, 991], None if packed.is_packed(file) else 8)
+    rest = page_of(file, filter="row 99", cursor=page.next)
+    assert (ids(rest), rest.more) == ([*range(992, 1000)], 0)
+    monkeypatch.setattr(paging, "_COUNT_S", -1.0)
+    assert page_of(file, filter="row 99", limit=3).more is None and page_of(file).more is None
+
+
 def test_page_has_only_the_named_columns(file: str) -> None:
     page = page_of(file, columns=["text"], limit=1)
     assert [column.name for column in page.columns] == ["text"]
@@ -148,6 +157,10 @@ def test_grown_file_continues_with_a_note(tmp_path: Path) -> None:
         ("flag=TRUE", [1]),
         ("https://example.org/a", [2]),
         ("url:example", [2]),
+        ("score/exact=0 & id=2", [2]),
+        ("id=2 & url:EXAMPLE & score/exact=1", []),
+        ("url:tom & jerry", [4]),
+        ("tom & jerry", [4]),
     ],
 )
 def test_exact_filter_compares_numbers_and_flags(tmp_path: Path, wanted: str, found: list[int]) -> None:
@@ -157,6 +170,7 @@ def test_exact_filter_compares_numbers_and_flags(tmp_path: Path, wanted: str, fo
         {"id": 1, "score/exact": 1, "flag": True},
         {"id": 2, "score/exact": 0, "url": "https://example.org/a"},
         {"id": 3, "score/exact": 0.05},
+        {"id": 4, "url": "Tom & Jerry"},
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert ids(page_of(str(path), filter=wanted)) == found

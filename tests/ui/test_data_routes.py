@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 
 from tests.browsing.files import LINES, WRITERS
 from tests.support.outputs import make_output
+from tests.support.waiting import until
 from tradewind.browsing.answers import Description, EntryPage, RowPage, TextPage, WholeValue
 
 
@@ -51,8 +52,14 @@ def get(client: Any, route: str, **query: Any) -> Any:
     return client.get(f"/api/data/{route}", params=query)
 
 
-def test_answers_have_the_types_of_the_schema(client: Any, root: Path) -> None:
+def test_roots_start_the_readers(client: Any, root: Path) -> None:
+    from tradewind.browsing.pool import shared_pool
+
     assert get(client, "roots").json() == [{"path": str(root)}]
+    until(lambda: all(reader.ready_at for reader in shared_pool()._readers))
+
+
+def test_answers_have_the_types_of_the_schema(client: Any, root: Path) -> None:
     asked: list[tuple[type, str, dict[str, Any]]] = [(EntryPage, "list", {"path": root})]
     asked += [(Description, "describe", {"path": entry}) for entry in root.iterdir() if entry.name != "link"]
     asked += [(RowPage, "rows", {"path": root / name, "limit": 7, "filter": "row"}) for name in WRITERS]

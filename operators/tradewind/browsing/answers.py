@@ -192,6 +192,7 @@ class RowPage:
         next: ``cursor`` of the next page; None at the end of the file.
         total: Number of rows in the file, if known.
         scanned: Rows read for this page, those that the filter leaves out included.
+        more: With a filter, the matching rows after this page; None if they were not counted in a short time.
         position: Place of the page's end in the file, from 0 to 1.
         note: Why the page ends early, or does not begin where asked.
     """
@@ -203,6 +204,7 @@ class RowPage:
     next: str | None = None
     total: int | None = None
     scanned: int = 0
+    more: int | None = None
     position: float | None = None
     note: str | None = None
 
@@ -236,6 +238,7 @@ class TextPage:
         next: ``offset`` of the next page; None at the end.
         previous: ``offset`` of the page before; None at the beginning.
         is_binary: Whether bytes that are no text in UTF-8 were replaced.
+        state: Tells a later request for another range whether the file is still the same.
     """
 
     path: str
@@ -247,3 +250,4 @@ class TextPage:
     previous: int | None = None
     is_binary: bool = False
     note: str | None = None
+    state: str = ""

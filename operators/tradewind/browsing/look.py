@@ -95,7 +95,7 @@ def rows(access: Access, path: str, **asked: Any) -> RowPage:
         page = make_page(path, found.name, source, wanted, access, mark)
     finally:
         source.close()
-    return replace(page, note=" ".join(filter(None, [note, page.note])) or None)
+    return replace(page, note=_joined(note, page.note))
 
 
 def value(access: Access, path: str, at: str, column: str) -> WholeValue:
@@ -111,12 +111,22 @@ def value(access: Access, path: str, at: str, column: str) -> WholeValue:
         source.close()
 
 
-def text(access: Access, path: str, offset: int = 0, count: int = 1 << 16) -> TextPage:
-    """Return a range of a file as text, whatever it is."""
+def text(access: Access, path: str, offset: int = 0, count: int = 1 << 16, state: str = "") -> TextPage:
+    """Return a range of a file as text, whatever it is.
+
+    Args:
+        state: Of the range from which the user came.
+
+    Raises:
+        ChangedError: The file is another since; one that has only grown is read on.
+    """
     stored = access.stat(path)
     if stored.is_folder:
         raise WrongKindError(f"{path} is a folder.")
-    return texts.read_text(access, stored, offset, min(count, MAX_TEXT_BYTES))
+    mark = _mark_of(access, stored)
+    _, note = _place(path, state, mark, may_grow=True)
+    page = texts.read_text(access, stored, offset, min(count, MAX_TEXT_BYTES))
+    return replace(page, state=mark, note=_joined(note, page.note))
 
 
 def image(access: Access, path: str) -> tuple[str, bytes]:
@@ -168,7 +178,7 @@ def format_at(access: Access, stored: Stored) -> Format:
         return format_of_head(file.read(_HEAD_BYTES)) if stored.size else TEXT
 
 
-def _mark_of(access: Access, stored: Stored, found: Format) -> str:
+def _mark_of(access: Access, stored: Stored, found: Format = TEXT) -> str:
     """Return what ends the places in a file: it tells whether the file has changed, or only grown, since."""
     content = access.stat(join(stored.path, found.files[0])) if stored.is_folder else stored
     identity = zlib.crc32(content.identity.encode()) & 0xFFFF if content.identity else 0
@@ -190,8 +200,14 @@ def _place(path: str, cursor: str | None, mark: str, *, may_grow: bool) -> tuple
     except ValueError:
         raise UnreadableError(f"{path} has no place {cursor!r}.") from None
     if not may_grow or not has_grown:
-        raise ChangedError(f"{path} has changed since that page was read, so its rows are others now. Begin anew.")
-    return place, "The file has grown since the page before. If it was written anew, rows may be missing: begin anew."
+        raise ChangedError(
+            f"{path} has changed since that page was read, so it has something else there now. Begin anew."
+        )
+    return place, "The file has grown since the page before. If it was written anew, this does not go on: begin anew."
+
+
+def _joined(*notes: str | None) -> str | None:
+    return " ".join(filter(None, notes)) or None
 
 
 def _with_rows(access: Access, stored: Stored) -> Format:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
 
@@ -17,16 +17,24 @@ from tradewind.browsing.limits import (
     MAX_WHOLE_VALUE_CHARS,
     VALUE_CHARS,
 )
-from tradewind.browsing.refusals import UnreadableError
+from tradewind.browsing.packed import is_packed
+from tradewind.browsing.refusals import BrowsingError, UnreadableError
 
 ONLY_COLUMN: Final = "value"
 """The column of rows that are no objects."""
 _NAMED: Final = re.compile(r"([^:=]+)([:=])(.+)", re.DOTALL)
-"""A filter of one column. Names that have these characters themselves are filtered as a part of all values."""
+"""A condition on one column. Names that have these characters themselves are filtered as a part of all values."""
+_AND: Final = " & "
+"""Between conditions on columns, all of which must hold."""
 _CHECKED_ROWS: Final = 64
 """The clock is read once in so many rows."""
+_COUNT_S: Final = 1.0
+"""Time in which the matching rows after a page are counted."""
+_COUNTED_ROWS: Final = 8
 _CELL_BYTES: Final = 16
 """What a value takes besides its text."""
+
+_Matches = Callable[[Mapping[str, Any]], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +55,8 @@ class Asked:
         start: Number of the first row, from 0; of formats that count rows.
         cursor: A place that a source gave.
         at: A fraction of the file.
-        filter: A text that a row must contain, ``column:text``, or ``column=value``.
+        filter: A text that a row must contain, ``column:text``, ``column=value``, or several of the latter two with
+            ``" & "`` between them.
         chars: Characters of a value.
     """
 
@@ -155,26 +164,45 @@ def make_page(path: str, format_name: str, source: RowSource, asked: Asked, acce
     """
     matches = _filter_of(asked, source)
     page = _Page(asked, source.columns, mark)
-    scanned, note = 0, source.note
+    scanned, more, note = 0, None, source.note
+    left, named = iter(source), asked.columns if source.columns is None else ()
     try:
-        for raw in source:
+        for raw in left:
             scanned += 1
-            values = _values(raw.value, asked.columns if source.columns is None else ())
+            values = _values(raw.value, named)
             if matches is None or (not raw.problem and matches(values)):
                 page.add(raw, {} if raw.problem else values)
             if (stop := _stop(page, scanned, access, asked)) is not None:
                 note = stop or note
                 break
-        following = source.after()
+        following, position = source.after(), source.position()
+        if matches is not None:
+            more = 0 if following is None else _count(path, left, named, matches, access)
     except OutOfTimeError as error:
         where = f"The reader came to {error.reached:.0%} of the file in the time of one request"
         note = f"{where}, and keeps its place for some minutes: load again to continue."
-        following = error.place or asked.cursor
+        following, position = error.place or asked.cursor, source.position()
     if page.has_dropped:
         note = f"The rows have more than {MAX_COLUMNS} columns; name those to show."
     columns = page.columns() if source.columns is None else source.columns
     following = None if following is None else following + mark
-    return RowPage(path, format_name, columns, page.rows, following, source.total, scanned, source.position(), note)
+    return RowPage(path, format_name, columns, page.rows, following, source.total, scanned, more, position, note)
+
+
+def _count(path: str, left: Iterator[RawRow], columns: Sequence[str], matches: _Matches, access: Access) -> int | None:
+    """Count the rows that are left and match; None if that takes long."""
+    if is_packed(path):
+        return None  # the stream stays where the next page begins
+    until_s, count = access.left_s - _COUNT_S, 0
+    try:
+        for read, raw in enumerate(left):
+            if not raw.problem and matches(_values(raw.value, columns)):
+                count += 1
+            if read % _COUNTED_ROWS == 0 and access.left_s < max(until_s, 0.0):
+                return None
+    except (BrowsingError, OutOfTimeError, MemoryError):  # the page before is whole
+        return None
+    return count
 
 
 def make_value(path: str, source: RowSource, cursor: str, column: str) -> WholeValue:
@@ -196,24 +224,30 @@ def _values(value: Any, columns: Sequence[str]) -> Mapping[str, Any]:
     return {name: value[name] for name in columns if name in value} if columns else value
 
 
-def _filter_of(asked: Asked, source: RowSource) -> Callable[[Mapping[str, Any]], bool] | None:
+def _filter_of(asked: Asked, source: RowSource) -> _Matches | None:
     """Return whether a row's values match the filter; None without one."""
     if not asked.filter:
         return None
     wanted = asked.filter.lower()
-    named = _NAMED.fullmatch(asked.filter)
     known = None if source.columns is None else {each.name for each in source.columns}
-    if named is None or (known is not None and named[1] not in known):
-        return lambda values: any(holds(value, wanted) for value in values.values())
-    name, is_exact, text = named[1], named[2] == "=", named[3].lower()
+    conditions = _conditions(asked.filter.split(_AND), known) or _conditions([asked.filter], known)
 
     def matches(values: Mapping[str, Any]) -> bool:
-        if name in values:
-            return (equals if is_exact else holds)(values[name], text)
-        # A row without such a column: the filter is a text with a colon in it, such as an address.
-        return known is None and any(holds(value, wanted) for value in values.values())
+        if conditions and all(name in values for name, _, _ in conditions):
+            return all(compare(values[name], text) for name, compare, text in conditions)
+        # Without such columns the filter is a text with a colon in it, such as an address.
+        return (known is None or not conditions) and any(holds(value, wanted) for value in values.values())
 
     return matches
+
+
+def _conditions(parts: Sequence[str], known: Set[str] | None) -> list[tuple[str, Callable[[Any, str], bool], str]]:
+    """Return column, comparison and text of each part; none if one of them is no condition on a known column."""
+    found = [_NAMED.fullmatch(part) for part in parts]
+    named = [each for each in found if each is not None and (known is None or each[1] in known)]
+    return [
+        (each[1], equals if each[2] == "=" else holds, each[3].lower()) for each in named if len(named) == len(parts)
+    ]
 
 
 def _stop(page: _Page, scanned: int, access: Access, asked: Asked) -> str | None:

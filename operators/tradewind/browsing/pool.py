@@ -12,10 +12,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from tradewind.browsing.limits import GRACE_S, MAX_PAGE_BYTES, TIMEOUT_S
 from tradewind.browsing.refusals import ERRORS, BusyError, StoreSilentError
@@ -26,8 +27,15 @@ MAX_WAITING: Final = 8
 """Requests that wait for a reader; more of them are refused at once."""
 MAX_WAIT_S: Final = 6.0
 """A request that has waited so long for a reader is refused."""
+START_S: Final = 60.0
+"""A process loads its modules in some 2 s, and much longer on a busy machine. No request's own time counts this."""
+READY: Final = b"ready\n"
+"""The first line of a process."""
+_COMMAND: Final = (sys.executable, "-m", "tradewind.browsing.worker")
 _MAX_BODY_BYTES: Final = 8 * MAX_PAGE_BYTES
 _MAX_HEAD_BYTES: Final = 1 << 16
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -44,23 +52,56 @@ class Answer:
 
 
 class Reader:
-    """One process, started with its first request and again after its end. Only one thread may use it."""
+    """One process, started with its first request and again after its end. Only one thread may use it.
+
+    Attributes:
+        ready_at: When the process was ready, by the monotonic clock; 0.0 before the first.
+    """
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
+        self.ready_at = 0.0
+
+    def start(self) -> None:
+        """Start the process unless it runs, so that the next request need not wait for it.
+
+        Raises:
+            BusyError: It is not ready in time.
+        """
+        if self._process is not None and self._process.poll() is None:
+            return
+        self.end()
+        self._process = process = subprocess.Popen(
+            _COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0
+        )
+        try:
+            is_ready = self._line(process, time.monotonic() + START_S) == READY
+        except TimeoutError:
+            self.end()
+            raise BusyError(
+                f"The reader's process has not started for {START_S:.0f} s, since the API server's machine is busy. "
+                "Try again in a moment."
+            ) from None
+        except (EOFError, OSError, ValueError):
+            is_ready = False
+        if not is_ready:
+            self.end()
+            raise BusyError("The reader's process ended while it started: the API server's machine lacks memory.")
+        self.ready_at = time.monotonic()
 
     def ask(self, call: str, roots: Sequence[str], arguments: Mapping[str, Any], timeout_s: float) -> Answer:
         """Return the answer of the process.
 
         Raises:
             BrowsingError: It refused.
+            BusyError: It has not started in time.
             StoreSilentError: It did not answer in time, or died.
         """
         request = {"call": call, "roots": list(roots), "arguments": dict(arguments), "timeout_s": timeout_s}
         line = json.dumps(request).encode() + b"\n"
-        until = time.monotonic() + timeout_s + GRACE_S
         try:
             process = self._sent(line)
+            until = time.monotonic() + timeout_s + GRACE_S
             head = json.loads(self._line(process, until))
             body = self._bytes(process, min(int(head["length"]), _MAX_BODY_BYTES), until)
         except TimeoutError:
@@ -91,18 +132,15 @@ class Reader:
     def _sent(self, line: bytes) -> subprocess.Popen[bytes]:
         """Send a request to a process that lives; one that was idle may have ended."""
         for _ in range(2):
-            if self._process is None:
-                self._process = _start()
+            self.start()
             process = self._process
+            assert process is not None and process.stdin is not None
             try:
-                assert process.stdin is not None
-                if process.poll() is None:
-                    process.stdin.write(line)
-                    process.stdin.flush()
-                    return process
+                process.stdin.write(line)
+                process.stdin.flush()
+                return process
             except BrokenPipeError:
-                pass
-            self.end()
+                self.end()
         raise EOFError
 
     def _line(self, process: subprocess.Popen[bytes], until: float) -> bytes:
@@ -139,6 +177,16 @@ class ReaderPool:
         self._waiting = [0] * processes
         self._lock = threading.Lock()
 
+    def start(self) -> None:
+        """Start the processes that have nothing to do, without a wait: whoever looks at a page soon asks for more."""
+        for number in range(len(self._readers)):
+            with self._lock:
+                if self._waiting[number]:
+                    continue
+                self._waiting[number] += 1
+            with suppress(BusyError):  # the interpreter ends
+                self._queue(number, self._readers[number].start)
+
     def submit(
         self, call: str, roots: Sequence[str], arguments: Mapping[str, Any], timeout_s: float = TIMEOUT_S
     ) -> Future[Answer]:
@@ -148,29 +196,37 @@ class ReaderPool:
             BusyError: Too many requests wait.
         """
         number = self._reserve(str(arguments["path"]))
-        until = time.monotonic() + MAX_WAIT_S
+        since, reader = time.monotonic(), self._readers[number]
 
         def ask() -> Answer:
-            try:
-                if time.monotonic() > until:
-                    raise _busy()
-                return self._readers[number].ask(call, roots, arguments, timeout_s)
-            finally:
-                with self._lock:
-                    self._waiting[number] -= 1
+            if time.monotonic() > max(since, reader.ready_at) + MAX_WAIT_S:
+                raise _busy()
+            return reader.ask(call, roots, arguments, timeout_s)
 
-        try:
-            return self._threads[number].submit(ask)
-        except RuntimeError:  # the interpreter ends
-            with self._lock:
-                self._waiting[number] -= 1
-            raise _busy() from None
+        return self._queue(number, ask)
 
     def end(self) -> None:
         """End all processes, after their present requests."""
         for thread, reader in zip(self._threads, self._readers, strict=True):
             thread.submit(reader.end)
             thread.shutdown(wait=True)
+
+    def _queue(self, number: int, act: Callable[[], T]) -> Future[T]:
+        """Let a reader's thread act, for which ``_waiting`` already counts."""
+
+        def counted() -> T:
+            try:
+                return act()
+            finally:
+                with self._lock:
+                    self._waiting[number] -= 1
+
+        try:
+            return self._threads[number].submit(counted)
+        except RuntimeError:  # the interpreter ends
+            with self._lock:
+                self._waiting[number] -= 1
+            raise _busy() from None
 
     def _reserve(self, path: str) -> int:
         with self._lock:
@@ -184,13 +240,6 @@ class ReaderPool:
 
 def _busy() -> BusyError:
     return BusyError("All readers of this API server are busy. Try again in a few seconds.")
-
-
-def _start() -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tradewind.browsing.worker"]
-    return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0
-    )
 
 
 _shared: dict[int, ReaderPool] = {}

@@ -3,7 +3,8 @@
 The kernel refuses memory beyond the limit, and ends the process if it blocks for longer than its request may take. So
 a file made to exhaust a reader ends at most this process, never the server that shows the page.
 
-Messages are a line of JSON each; the answer's line gives the length of the body that follows it.
+Messages are a line of JSON each; the answer's line gives the length of the body that follows it. A first line says that
+the process is ready.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import json
+import resource
 import select
 import signal
 import sys
@@ -23,14 +25,18 @@ from tradewind.browsing import packed
 from tradewind.browsing.access import Access
 from tradewind.browsing.limits import GRACE_S, MEMORY_BYTES
 from tradewind.browsing.memory import bounded, memory_of_process
+from tradewind.browsing.pool import READY
 from tradewind.browsing.refusals import BrowsingError, TooLargeError, UnreadableError
 from tradewind.storage import Roots
+from tradewind.storage.confinement import confined_to
 
 IDLE_S: Final = 300.0
 """A process without requests ends after so long, and gives back its memory and restart points."""
 _KEPT_BYTES: Final = 512 << 20
 """A process ends when it keeps more: modules, tokenizers, restart points and what the allocator does not give back."""
 _STACK_BYTES: Final = 1 << 20
+_MAX_OPEN: Final = 4096
+"""Files that are open at a time: those of a checkpoint are."""
 MEDIA_TYPE: Final = "application/json"
 
 
@@ -39,6 +45,8 @@ def main() -> None:
     _prepare()
     requests, answers = sys.stdin.buffer, sys.stdout.buffer
     trim = getattr(ctypes.CDLL(None), "malloc_trim", lambda _: None)
+    answers.write(READY)
+    answers.flush()
     while _awaited(requests):
         line = requests.readline()
         if not line:
@@ -64,9 +72,15 @@ def _awaited(requests: IO[bytes]) -> bool:
 def _prepare() -> None:
     gc.disable()  # between requests only: a page is many small objects, none of them in a cycle
     threading.stack_size(_STACK_BYTES)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (_MAX_OPEN if most == resource.RLIM_INFINITY else min(most, _MAX_OPEN), most)
+    )
     import pyarrow as pa
     import pyarrow.compute
     import pyarrow.parquet
+
+    import tradewind.browsing.look  # noqa: F401
 
     pa.set_memory_pool(pa.system_memory_pool())
     pa.set_cpu_count(1)
@@ -80,7 +94,7 @@ def _answer(request: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
     roots = None if request["roots"] is None else Roots(tuple(request["roots"]))
     access = Access(roots, time.monotonic() + timeout_s)
     try:
-        with bounded():
+        with bounded(), confined_to(roots):
             return _called(request["call"], access, request["arguments"])
     except MemoryError:
         return _refused(TooLargeError(_too_much(request["arguments"]["path"]))), b""

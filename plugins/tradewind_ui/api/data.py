@@ -11,16 +11,15 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
-from fastapi import APIRouter, Depends, HTTPException, Query, Response
+from fastapi import APIRouter, HTTPException, Query, Response
 from fastapi.responses import StreamingResponse
 
 from tradewind.browsing import refusals
 from tradewind.browsing.answers import Description, EntryPage, Root, RowPage, TextPage, WholeValue
 from tradewind.browsing.limits import MAX_LISTED, MAX_ROWS, MAX_TEXT_BYTES, MAX_VALUE_CHARS, VALUE_CHARS
 from tradewind.browsing.pool import Answer, shared_pool
-from tradewind.deployment.fleet import deployment_roots
-from tradewind.storage import Roots, StorageError
-from tradewind_ui.api.security import READS_DATA
+from tradewind.storage import Roots
+from tradewind_ui.api.security import READS_DATA, AllowedRoots
 
 router = APIRouter(prefix="/data", dependencies=READS_DATA)
 
@@ -31,9 +30,10 @@ _STATUSES: Final = {
     refusals.TooLargeError: 413,
     refusals.WrongKindError: 415,
     refusals.UnreadableError: 422,
+    refusals.BusyError: 429,
     refusals.StoreSilentError: 503,
-    refusals.BusyError: 503,
 }
+_PASSING: Final = (429, 503)
 _RETRY_S: Final = "5"
 _MAX_PIECE_TRIES: Final = 10
 _PIECE_PAUSE_S: Final = 2.0
@@ -44,24 +44,10 @@ Path = Annotated[str, Query(max_length=4096, description="A root, or a path belo
 Place = Annotated[str | None, Query(max_length=1000)]
 
 
-def allowed_roots() -> Roots:
-    """Return the deployment's roots.
-
-    Raises:
-        HTTPException: 503: the configuration has paths that are none.
-    """
-    try:
-        return deployment_roots()
-    except StorageError as error:
-        raise HTTPException(503, f"allowed_roots in the [tradewind] section of airflow.cfg: {error}") from None
-
-
-AllowedRoots = Annotated[Roots, Depends(allowed_roots)]
-
-
 @router.get("/roots")
 async def data_roots(roots: AllowedRoots) -> list[Root]:
-    """Return the folders and buckets that the deployment allows."""
+    """Return the folders and buckets that the deployment allows; each page of Data asks this first."""
+    shared_pool().start()
     return [Root(path) for path in roots.paths]
 
 
@@ -135,9 +121,10 @@ async def data_text(
     path: Path,
     offset: Annotated[int, Query(ge=-(1 << 53), le=1 << 53)] = 0,
     bytes: Annotated[int, Query(ge=1, le=MAX_TEXT_BYTES)] = 1 << 16,
+    state: Annotated[str, Query(max_length=100)] = "",
 ) -> Response:
-    """Return a range of a text; a negative offset counts from the end."""
-    return await _answered("text", roots, path=path, offset=offset, count=bytes)
+    """Return a range of a text; a negative offset counts from the end. ``state`` is that of the range before."""
+    return await _answered("text", roots, path=path, offset=offset, count=bytes, state=state)
 
 
 @router.get("/image", response_class=Response)
@@ -175,7 +162,7 @@ async def _next_piece(roots: Roots, path: str, offset: int, state: str) -> bytes
         try:
             return (await _ask("piece", roots, path=path, offset=offset, state=state)).body
         except HTTPException as error:
-            if error.status_code != 503:
+            if error.status_code not in _PASSING:
                 raise
             await asyncio.sleep(_PIECE_PAUSE_S)
     raise OSError(f"{path}: no reader was free, or the store did not answer, so its download ends")
@@ -197,4 +184,4 @@ async def _ask(call: str, roots: Roots, **arguments: Any) -> Answer:
         return await asyncio.wrap_future(shared_pool().submit(call, roots.paths, arguments))
     except refusals.BrowsingError as error:
         status = _STATUSES[type(error)]
-        raise HTTPException(status, str(error), {"Retry-After": _RETRY_S} if status == 503 else None) from None
+        raise HTTPException(status, str(error), {"Retry-After": _RETRY_S} if status in _PASSING else None) from None

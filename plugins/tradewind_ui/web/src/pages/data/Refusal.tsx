@@ -10,15 +10,19 @@ const TITLES: Record<number, string> = {
   413: "This is too large to show",
   415: "This file is of another kind",
   422: "This cannot be read",
+  429: "The readers are busy",
   503: "The store does not answer",
 };
 
 const ADVICE: Record<number, string> = {
   404: "A garbage collection or a user may have removed it since the link was made. The folders above it may still be there.",
-  409: "A step that runs again writes its files anew. Begin at the first rows, or reload the page.",
+  409: "A step that runs again writes its files anew. Begin anew at its start.",
   413: "Copy it from the store with its own tool.",
+  429: "Each API server reads a few files at once. Try again in a moment.",
   503: "Other pages are not affected. Try again in a moment.",
 };
+
+const PASSING: readonly number[] = [429, 503];
 
 const Permission = ({ message }: { readonly message: string }) =>
   message.includes("Tradewind Data") ? (
@@ -35,7 +39,7 @@ export const Refusal = ({ error, retry }: { readonly error: Error; readonly retr
   const status = error instanceof ApiError ? error.status : 0;
 
   return (
-    <Alert.Root role="alert" status={status === 404 ? "info" : status === 503 ? "warning" : "error"}>
+    <Alert.Root role="alert" status={status === 404 ? "info" : PASSING.includes(status) ? "warning" : "error"}>
       <Alert.Indicator />
       <Alert.Content gap={2}>
         <Alert.Title>{TITLES[status] ?? "This cannot be shown"}</Alert.Title>
@@ -43,7 +47,7 @@ export const Refusal = ({ error, retry }: { readonly error: Error; readonly retr
           <Text>{error.message}</Text>
           {status === 403 ? <Permission message={error.message} /> : <Text>{ADVICE[status]}</Text>}
         </Alert.Description>
-        {retry !== undefined && (status === 503 || status === 0 || status >= 500) ? (
+        {retry !== undefined && (PASSING.includes(status) || status === 0 || status >= 500) ? (
           <Button alignSelf="start" onClick={() => void retry()} size="sm" variant="outline">
             Try again
           </Button>

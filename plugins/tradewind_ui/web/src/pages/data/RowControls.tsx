@@ -2,7 +2,7 @@ import { Button, HStack, Input, Menu, NativeSelect, Portal, Slider, Text } from 
 import { useState } from "react";
 import type { FormEvent } from "react";
 
-import { formatCount } from "../../components/format";
+import { formatCount, pluralize } from "../../components/format";
 import { NO_PLACE } from "./address";
 import type { RowPage } from "./cells";
 import { usePane } from "./context";
@@ -103,13 +103,25 @@ const Jump = ({ position }: { readonly position: number | null | undefined }) =>
   );
 };
 
-const rangeOf = ({ rows, scanned = 0, total }: RowPage) => {
+const matchesOf = ({ more, rows, scanned = 0, total }: RowPage, isWhole: boolean) => {
+  const [first, last] = [rows[0]?.number, rows.at(-1)?.number];
+  const of = typeof total === "number" ? ` of ${formatCount(total)}` : "";
+  const place = typeof first === "number" && typeof last === "number" ? `, rows ${formatCount(first)}–${formatCount(last)}${of}` : "";
+  if (typeof more !== "number") {
+    return `${formatCount(rows.length)} of ${formatCount(scanned)} rows read match${place}`;
+  }
+  return isWhole
+    ? `${formatCount(rows.length)} of ${pluralize(rows.length + more, "matching row")}${place}`
+    : `${pluralize(rows.length, "matching row")}${place}; ${formatCount(more)} more after them`;
+};
+
+const rangeOf = ({ rows, total }: RowPage) => {
   const [first, last] = [rows[0]?.number, rows.at(-1)?.number];
   const of = typeof total === "number" ? ` of ${formatCount(total)}` : "";
   if (typeof first === "number" && typeof last === "number") {
     return `Rows ${formatCount(first)}–${formatCount(last)}${of}`;
   }
-  return scanned > rows.length ? `${formatCount(rows.length)} of ${formatCount(scanned)} rows read match` : `${formatCount(rows.length)} rows${of}`;
+  return `${formatCount(rows.length)} rows${of}`;
 };
 
 /** Forwards, backwards, and to a fraction of the file. */
@@ -152,7 +164,7 @@ export const Pager = ({ isByNumber, isLoading, limit, page }: {
       </NativeSelect.Root>
       <Jump key={`${pane.at ?? ""} ${pane.cursor ?? ""} ${pane.start ?? ""} ${page.position ?? ""}`} position={page.position} />
       <Text aria-live="polite" color="fg.muted" fontSize="sm">
-        {rangeOf(page)}
+        {pane.filter ? matchesOf(page, isFirst(pane)) : rangeOf(page)}
       </Text>
     </HStack>
   );

@@ -1,12 +1,13 @@
 import { Box, Button, ButtonGroup, HStack, Stack } from "@chakra-ui/react";
 import { useQueryClient } from "@tanstack/react-query";
+import { useState } from "react";
 
 import { Empty } from "../../components/Empty";
 import { Loading } from "../../components/Frame";
 import { NO_PLACE } from "./address";
 import type { RowPage } from "./cells";
 import { usePane } from "./context";
-import { termOfFilter } from "./highlight";
+import { conditionsOf, termsOfFilter, withCondition } from "./highlight";
 import { Note } from "./Note";
 import { isFirst } from "./places";
 import { useRows } from "./queries";
@@ -24,22 +25,23 @@ const CARDS = { cards: RecordCard, samples: SampleCard, tokens: TokenCard };
 const ROWS: Record<RowsViewName, number> = { cards: 20, samples: 20, table: 100, tokens: 20 };
 
 /** Keeps the samples that a metric of 0 or 1 counts as right, or as wrong. */
-const RightOrWrong = ({ metric }: { readonly metric: string }) => {
+const RightOrWrong = ({ metric, names }: { readonly metric: string; readonly names: readonly string[] }) => {
   const { pane, update } = usePane();
+  const filterOf = (condition?: string) => withCondition(pane.filter ?? "", names, metric, condition);
   const choices = [
-    { filter: undefined, name: "All" },
-    { filter: `${metric}=1`, name: "Right" },
-    { filter: `${metric}=0`, name: "Wrong" },
+    { filter: filterOf(), name: "All" },
+    { filter: filterOf(`${metric}=1`), name: "Right" },
+    { filter: filterOf(`${metric}=0`), name: "Wrong" },
   ];
 
   return (
     <ButtonGroup aria-label={`Samples by ${metric.slice(SCORE.length)}`} attached role="group" size="sm" variant="outline">
       {choices.map(({ filter, name }) => (
         <Button
-          aria-pressed={pane.filter === filter}
+          aria-pressed={(pane.filter ?? "") === filter}
           key={name}
           onClick={() => update({ ...NO_PLACE, filter })}
-          variant={pane.filter === filter ? "solid" : "outline"}
+          variant={(pane.filter ?? "") === filter ? "solid" : "outline"}
         >
           {name}
         </Button>
@@ -74,10 +76,15 @@ export const RowsView = ({ description, view }: { readonly description: Descript
   const page = found.data;
   const names = (description.columns?.length ? description.columns : (page?.columns ?? [])).map(({ name }) => name);
   const filter = pane.filter ?? "";
-  const term = termOfFilter(filter, names);
-  const isScore = filter.startsWith(SCORE);
-  const marked = isScore ? terms : [...terms, term];
-  const metric = names.find((name) => name.startsWith(SCORE));
+  const marked = [...terms, ...termsOfFilter(filter, names, SCORE)];
+  const scores = names.filter((name) => name.startsWith(SCORE));
+  const metric = scores.find((name) => conditionsOf(filter, names).some((each) => each.startsWith(`${name}=`))) ?? scores[0];
+  // The buttons stay while another page loads.
+  const [isBinary, setIsBinary] = useState(false);
+  const isSeenBinary = page !== undefined && metric !== undefined ? isRightOrWrong(page, metric) : isBinary;
+  if (isSeenBinary !== isBinary) {
+    setIsBinary(isSeenBinary);
+  }
   const beginAnew = () => {
     // Pages that were read before the file changed would come back for a moment.
     client.removeQueries({ queryKey: ["data", "rows"] });
@@ -90,7 +97,7 @@ export const RowsView = ({ description, view }: { readonly description: Descript
       <HStack flexWrap="wrap" gap={2}>
         <SubmittedInput label="Filter rows" onSubmit={(text) => update({ ...NO_PLACE, filter: text })} placeholder="Filter: text, column:text, column=value" value={filter} width="18rem" />
         <ColumnMenu names={names} />
-        {view === "samples" && metric !== undefined && page !== undefined && isRightOrWrong(page, metric) ? <RightOrWrong metric={metric} /> : null}
+        {view === "samples" && metric !== undefined && isBinary ? <RightOrWrong metric={metric} names={names} /> : null}
       </HStack>
       {found.error ? <Refusal error={found.error} retry={found.refetch} /> : null}
       {found.error && !isFirst(pane) ? (

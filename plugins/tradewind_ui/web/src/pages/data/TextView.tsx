@@ -36,16 +36,28 @@ export const TextView = () => {
   const [isFollowing, setIsFollowing] = useState(false);
   const offset = integer(pane.offset) ?? 0;
   const isTail = offset < 0;
-  const found = useText(pane.path, offset, TEXT_BYTES, isFollowing && isTail ? FOLLOW_S : undefined);
+  const found = useText(pane.path, offset, TEXT_BYTES, pane.state, isFollowing && isTail ? FOLLOW_S : undefined);
   const page = found.data;
   const wraps = pane.wrap === "yes";
 
   if (page === undefined) {
-    return found.error ? <Refusal error={found.error} retry={found.refetch} /> : <Loading />;
+    return found.error ? (
+      <Stack gap={2}>
+        <Refusal error={found.error} retry={found.refetch} />
+        {offset === 0 ? null : (
+          <Button alignSelf="start" onClick={() => update(NO_PLACE)} size="sm" variant="outline">
+            Begin at the start
+          </Button>
+        )}
+      </Stack>
+    ) : (
+      <Loading />
+    );
   }
   const firstLine = page.start === 0 ? 1 : integer(pane.line);
   const nextLine = firstLine === undefined ? undefined : String(firstLine + lineEnds(page.text));
-  const go = (target: number | null | undefined, line?: string) => update({ ...NO_PLACE, line, offset: target ? String(target) : undefined });
+  const go = (target: number | null | undefined, line?: string) =>
+    update(target ? { ...NO_PLACE, line, offset: String(target), state: target < 0 ? undefined : page.state } : NO_PLACE);
 
   return (
     <Stack gap={2}>

@@ -2,7 +2,7 @@
 
 export const MAX_PANES = 4;
 
-const KEYS = ["view", "start", "cursor", "at", "limit", "filter", "row", "offset", "line", "prefix", "sort", "wrap"] as const;
+const KEYS = ["view", "start", "cursor", "at", "limit", "filter", "row", "offset", "line", "state", "prefix", "sort", "wrap"] as const;
 
 type Key = (typeof KEYS)[number];
 
@@ -83,4 +83,4 @@ export const withoutPane = (address: Address, index: number): Address => ({
 });
 
 /** What a change to a pane's place unsets, so that no two places are in one address. */
-export const NO_PLACE = { at: undefined, cursor: undefined, line: undefined, offset: undefined, row: undefined, start: undefined };
+export const NO_PLACE = { at: undefined, cursor: undefined, line: undefined, offset: undefined, row: undefined, start: undefined, state: undefined };

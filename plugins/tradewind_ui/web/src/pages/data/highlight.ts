@@ -25,8 +25,25 @@ export const splitByTerms = (text: string, terms: readonly string[]): readonly P
   return end < text.length || pieces.length === 0 ? [...pieces, { isMatch: false, text: text.slice(end) }] : pieces;
 };
 
-/** Return the text that a filter looks for, without the column: the server marks columns by `column:` or `column=`. */
-export const termOfFilter = (filter: string, columns: readonly string[]): string => {
-  const at = filter.search(/[:=]/u);
-  return at > 0 && columns.includes(filter.slice(0, at)) ? filter.slice(at + 1) : filter;
+const AND = " & ";
+
+const columnOf = (condition: string, columns: readonly string[]): string | undefined => {
+  const name = condition.slice(0, Math.max(0, condition.search(/[:=]/u)));
+  return columns.includes(name) ? name : undefined;
+};
+
+/** Return the conditions `column:text` or `column=value` of a filter, as the server reads it; none of a text. */
+export const conditionsOf = (filter: string, columns: readonly string[]): readonly string[] =>
+  [filter.split(AND), [filter]].find((parts) => parts.every((part) => columnOf(part, columns) !== undefined)) ?? [];
+
+/** Return the filter with these conditions on a column instead of those that it has. */
+export const withCondition = (filter: string, columns: readonly string[], column: string, condition?: string): string =>
+  [...conditionsOf(filter, columns).filter((each) => columnOf(each, columns) !== column), ...(condition === undefined ? [] : [condition])].join(AND);
+
+/** Return the texts that a filter looks for, without those of columns that are left out. */
+export const termsOfFilter = (filter: string, columns: readonly string[], leftOut: string): readonly string[] => {
+  const conditions = conditionsOf(filter, columns);
+  return conditions.length === 0
+    ? [filter]
+    : conditions.filter((each) => !each.startsWith(leftOut)).map((each) => each.slice(each.search(/[:=]/u) + 1));
 };

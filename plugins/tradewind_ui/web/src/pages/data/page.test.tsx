@@ -111,6 +111,36 @@ it("begins anew when the file has changed since the page before", async () => {
   expect(await screen.findByText(/the tide/u)).toBeTruthy();
 });
 
+it("says how many rows match, on this page and in all", async () => {
+  const found = (more: number | null) => () => {
+    const [, body] = ANSWERS.rows?.(new URLSearchParams()) ?? [];
+    return [200, { ...(body as object), more, scanned: 32, total: 300 }] as Answer;
+  };
+  answers.rows = found(148);
+  const { unmount } = open("?path=/store/rows.jsonl&view=cards&filter=tide");
+  expect(await screen.findByText("1 of 149 matching rows, rows 1–1 of 300")).toBeTruthy();
+  unmount();
+  answers.rows = found(null);
+  open("?path=/store/rows.jsonl&view=cards&filter=tide");
+  expect(await screen.findByText("1 of 32 rows read match, rows 1–1 of 300")).toBeTruthy();
+});
+
+it("reads a text on only while its file is the same", async () => {
+  const user = userEvent.setup();
+  answers.describe = () => [200, { format: "text", kind: "file", name: "a.log", path: "/store/a.log", title: "text", views: ["text"] }];
+  answers.text = (query) =>
+    query.get("state") === "@1"
+      ? [409, { detail: "/store/a.log has changed." }]
+      : [200, { end: 4, is_binary: false, next: 4, path: "/store/a.log", previous: null, size: 8, start: 0, state: "@1", text: "one" }];
+  open("?path=/store/a.log");
+  await screen.findByText("one");
+  await user.click(screen.getByText("Next"));
+  expect(await screen.findByText("/store/a.log has changed.")).toBeTruthy();
+  expect(where()).toBe("?path=/store/a.log&offset=4&line=1&state=@1");
+  await user.click(screen.getByText("Begin at the start"));
+  expect(await screen.findByText("one")).toBeTruthy();
+});
+
 it("tries again when the store did not answer", async () => {
   const user = userEvent.setup();
   open("?path=/store/slow");

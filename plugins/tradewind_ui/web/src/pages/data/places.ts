@@ -16,18 +16,21 @@ export const placeAfter = (page: RowPage): Change | undefined =>
 /** Return the place of a pane alone. */
 export const placeAlone = ({ at, cursor, start }: Place): Change => ({ ...NO_PLACE, at, cursor, start });
 
+/** Return a place with what ends those of a page: the server then refuses it if the file has changed since. */
+const markedAs = (row: RowPage["rows"][number], place: number): string => `${place}${/@.*$/u.exec(row.at)?.[0] ?? ""}`;
+
 /** Return the change that leads to the page before; undefined if nothing tells where that begins.
  *
  * Row numbers tell it where a file finds rows by number. Else it is where the user came from, if from there. */
 export const placeBefore = (pane: Pane, page: RowPage, limit: number, isByNumber: boolean, visited: Readonly<Record<string, Change>>): Change | undefined => {
-  const first = page.rows[0]?.number;
+  const [row] = page.rows;
   if (isFirst(pane)) {
     return undefined;
   }
   const cameFrom = pane.cursor === undefined ? undefined : visited[pane.cursor];
-  if (cameFrom === undefined && isByNumber && typeof first === "number" && !pane.filter) {
-    const start = Math.max(0, first - 1 - limit);
-    return { ...NO_PLACE, start: start === 0 ? undefined : String(start) };
+  if (cameFrom === undefined && isByNumber && typeof row?.number === "number" && !pane.filter) {
+    const start = Math.max(0, row.number - 1 - limit);
+    return { ...NO_PLACE, cursor: start === 0 ? undefined : markedAs(row, start) };
   }
   return cameFrom;
 };

@@ -66,11 +66,12 @@ export const useWholeValue = (path: string, at: string, column: string, isWanted
     staleTime: Infinity,
   });
 
-export const useText = (path: string, offset: number, bytes: number, everySeconds?: number) =>
+/** `state` is that of the range before, if the user came from one. */
+export const useText = (path: string, offset: number, bytes: number, state?: string, everySeconds?: number) =>
   useQuery({
     placeholderData: keepPreviousData,
-    queryFn: ({ signal }) => answered(api.GET("/api/data/text", { params: { query: { bytes, offset, path } }, signal })),
-    queryKey: ["data", "text", path, offset, bytes],
+    queryFn: ({ signal }) => answered(api.GET("/api/data/text", { params: { query: { bytes, offset, path, state } }, signal })),
+    queryKey: ["data", "text", path, offset, bytes, state],
     refetchInterval: everySeconds === undefined ? false : everySeconds * 1000,
   });
 

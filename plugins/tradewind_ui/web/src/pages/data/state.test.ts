@@ -3,7 +3,7 @@ import { describe, expect, it } from "vitest";
 import { readAddress, withoutPane, withPane, withPaneBeside, withPath, writeAddress } from "./address";
 import { cellsOf, laidOut, listOf } from "./cells";
 import type { RowPage } from "./cells";
-import { splitByTerms, termOfFilter } from "./highlight";
+import { splitByTerms, termsOfFilter, withCondition } from "./highlight";
 import { makerHref } from "./MakerLink";
 import { crumbsOf, nameOf, parentOf, resolvePath, rootOf } from "./paths";
 import { placeBefore } from "./places";
@@ -93,14 +93,25 @@ describe("highlight", () => {
   });
 
   it("marks what a filter looks for, without its column", () => {
-    expect(termOfFilter("lang:de", ["lang"])).toBe("de");
-    expect(termOfFilter("lang=de", ["lang"])).toBe("de");
-    expect(termOfFilter("https://x", ["lang"])).toBe("https://x");
+    const columns = ["lang", "task", "score/acc"];
+    expect(termsOfFilter("lang:de", columns, "score/")).toEqual(["de"]);
+    expect(termsOfFilter("lang=de & score/acc=0", columns, "score/")).toEqual(["de"]);
+    expect(termsOfFilter("lang:a & b", columns, "score/")).toEqual(["a & b"]);
+    expect(termsOfFilter("https://x", columns, "score/")).toEqual(["https://x"]);
   });
+
+  it.each([
+    ["task=arc & score/acc=0", "score/acc=1", "task=arc & score/acc=1"],
+    ["task=arc & score/acc=0", undefined, "task=arc"],
+    ["some text", "score/acc=0", "score/acc=0"],
+    ["", undefined, ""],
+  ])("changes one condition of the filter %j to %j", (filter, condition, changed) =>
+    expect(withCondition(filter, ["task", "score/acc"], "score/acc", condition)).toBe(changed),
+  );
 });
 
 describe("rows", () => {
-  const page = (first: number | null): RowPage => ({ columns: [], format: "", next: "n", path: "/p", rows: [{ at: "x", number: first, values: [] }], scanned: 0 });
+  const page = (first: number | null): RowPage => ({ columns: [], format: "", next: "n", path: "/p", rows: [{ at: "x@m", number: first, values: [] }], scanned: 0 });
 
   it("keeps what the server says of each value", () => {
     const columns = [{ name: "a", type: "text" }, { name: "b", type: "list" }];
@@ -118,8 +129,8 @@ describe("rows", () => {
   ])("reads the tokens of %s, without a last that was cut", (text, tokens) => expect(listOf(text)).toEqual(tokens));
 
   it.each([
-    ["row numbers tell it", { cursor: "c", path: "/p" }, 301, true, {}, { start: "200" }],
-    ["the page before is the first", { cursor: "c", path: "/p" }, 51, true, {}, { start: undefined }],
+    ["row numbers tell it", { cursor: "c", path: "/p" }, 301, true, {}, { cursor: "200@m", start: undefined }],
+    ["the page before is the first", { cursor: "c", path: "/p" }, 51, true, {}, { cursor: undefined, start: undefined }],
     ["the user came from there", { cursor: "c", path: "/p" }, null, false, { c: { at: "0.5" } }, { at: "0.5" }],
     ["a filter hides how many rows were before", { cursor: "c", filter: "x", path: "/p" }, 301, true, {}, undefined],
     ["the address was sent", { cursor: "c", path: "/p" }, null, false, {}, undefined],
