@@ -88,7 +88,7 @@ _reads_connections: Final = requires_access_connection("GET")
 
 
 async def may_read_clusters(request: Request, user: Annotated[BaseUser, Depends(get_user)]) -> bool:
-    """Return whether the user passes ``READS_CLUSTERS``: what the home page of every user asks refuses nobody."""
+    """Return whether the user passes ``READS_CLUSTERS``: the home page asks for every user, and none is refused."""
     try:
         await _reads_connections(request, user)
     except HTTPException:
