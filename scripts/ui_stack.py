@@ -92,11 +92,15 @@ def ui_stack(folder: Path, port: int | None = None, base_path: str = "", *, few:
             stack,
             dags_folder=folder / "dags",
             connections=connections(folder),
-            settings=settings(folder, port, base_path) | clusters,
+            settings=settings(folder, port, base_path) | clusters.env,
             port=port,
         )
         with served(airflow, folder, few) as pid:
-            yield UiStack(f"{airflow.url}{base_path}", folder, pid)
+            found = UiStack(f"{airflow.url}{base_path}", folder, pid)
+            if not few:
+                outputs = sorted(found.store.glob("tiny/train_small-??????"))
+                clusters.belongs_to(found.run_ids("tiny_model")[-1], str(outputs[-1]))
+            yield found
 
 
 @contextmanager

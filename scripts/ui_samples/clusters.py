@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,11 +45,29 @@ clusters:
     connection: europe
 """
 HOUR_MS: Final = 3_600_000
+JOB: Final = "tiny-train-small-1"
+
+
+@dataclass(frozen=True)
+class SampleClusters:
+    """Clusters that run.
+
+    Attributes:
+        env: The environment of an Airflow that manages them.
+        head: The head of the cluster ``research``.
+    """
+
+    env: dict[str, str]
+    head: Any
+
+    def belongs_to(self, run_id: str, output_path: str) -> None:
+        """Let the job of a step name its run and its output, once these exist."""
+        self.head.jobs[JOB]["metadata"] |= {"airflow_run": run_id, "output_path": output_path}
 
 
 @contextmanager
-def sample_clusters(folder: Path) -> Iterator[dict[str, str]]:
-    """Run the clusters for the length of a block, and return the environment of an Airflow that manages them."""
+def sample_clusters(folder: Path) -> Iterator[SampleClusters]:
+    """Run the clusters for the length of a block."""
     from tests.fleet.clouds import NumberedHosts, add_head
     from tests.support.google import LocalGoogle
 
@@ -77,12 +96,12 @@ def sample_clusters(folder: Path) -> Iterator[dict[str, str]]:
         lock = ClusterLock.of(load_fleet(fleet).cluster("research"))
         ends.enter_context(lock.take("restart", "restarting Ray on 8 hosts", holder="ada@laptop"))
         silent = f"http://127.0.0.1:{free_port()}"
-        yield {
-            **env,
+        env |= {
             "AIRFLOW__TRADEWIND__FLEET_FILE": str(fleet),
             "AIRFLOW_CONN_RESEARCH": json.dumps({"conn_type": "ray", "host": head.url}),
             "AIRFLOW_CONN_EUROPE": json.dumps({"conn_type": "ray", "host": silent}),
         }
+        yield SampleClusters(env, head)
 
 
 def create_slices(google: Any) -> None:
@@ -106,12 +125,12 @@ def sample_head() -> Any:
     head = WatchedHead()
     head.slices = {"ray-research-1": 1, "ray-research-2": 1, "ray-research-4": 1, "ray-research-6": 2}
     now_ms = int(time.time() * 1000)
-    task = {"airflow_dag": "tiny_model", "airflow_run": "manual__2026-11-29", "airflow_task": "tiny_train_small"}
-    step = {"step": "tiny/train_small", "output_path": "/store/tiny/train_small-000000"}
-    head.has("tiny-train-small-1", "RUNNING", metadata=task | step, start_time=now_ms - 3 * HOUR_MS)
+    task = {"airflow_dag": "tiny_model", "airflow_task": "tiny_train_small", "step": "tiny/train_small"}
+    head.has(JOB, "RUNNING", metadata=task, start_time=now_ms - 3 * HOUR_MS)
     head.has("notebook", "RUNNING", metadata={"user": "grace"}, start_time=now_ms - HOUR_MS // 3)
     for number in range(6):
         head.has(f"sweep-{number}", "PENDING", metadata={"user": "ada"}, start_time=now_ms - number * 60_000)
     wait = {"job_id": "01", "required_resources": {"TPU": 4.0}, "creation_time_ms": now_ms, "type": "NORMAL_TASK"}
     head.waiting = [wait, wait]
+    head.drivers = {"01": JOB}
     return head
