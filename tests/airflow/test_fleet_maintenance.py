@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import requests
 
 from benchmarks.fleet.restart import DAG_FILE, WaitingTasks, measure_on
 from tests.airflow.conftest import Environment
+from tests.runtime.test_stalls import put, running_attempt
 from tests.support.waiting import until
 from tradewind.cloud_tpu.api import TpuApi
 from tradewind.rehearsal.cloud.cloud import RehearsalCloud
@@ -25,6 +28,22 @@ BODY = {
     "labels": {"ray-cluster-name": "recovered"},
     "schedulingConfig": {"spot": True},
 }
+
+NOTIFIER = """
+from airflow.sdk import BaseNotifier
+
+
+class FileNotifier(BaseNotifier):
+    template_fields = ("text",)
+
+    def __init__(self, path, text):
+        super().__init__()
+        self.path, self.text = path, text
+
+    def notify(self, context):
+        with open(self.path, "a") as file:
+            file.write(self.text + "\\n")
+"""
 
 
 @pytest.fixture
@@ -50,7 +69,36 @@ def connect(env: Environment, cloud: RehearsalCloud, tmp_path: Path) -> None:
     env.api.put_connection("google_cloud_default", google)
 
 
-def test_dry_run_reports_and_next_run_repairs_the_slice(env: Environment, cloud: RehearsalCloud) -> None:
+def notify_by_file(env: Environment, path: Path) -> None:
+    """Give the maintenance DAG a notifier that appends to a file."""
+    file = env.dags / "fleet_maintenance.py"
+    stalls = "no_shard_s=45 * 60"
+    before, found, after = file.read_text().partition(stalls)
+    assert found
+    head, marker, rest = before.partition("\nEVERY = ")
+    notifier = f", notifiers=[FileNotifier({str(path)!r}, '{{{{ announcement }}}}')]"
+    file.write_text(f"{head}{NOTIFIER}{marker}{rest}{stalls}{notifier}{after}")
+
+
+def submit_stalled_step(cloud: RehearsalCloud, folder: Path) -> None:
+    """Submit the Ray job of a step whose records have no step for 20 minutes."""
+    output = running_attempt(folder, started_at=time.time() - 9e4, heartbeat_s=600)
+    put(output, "metrics.jsonl", json.dumps({"step": 7, "time": time.time() - 1200}) + "\n")
+    metadata = {"step": "train@abc", "output_path": output}
+    ask_jobs(cloud, "", {"entrypoint": "sleep 3600", "submission_id": "job", "metadata": metadata})
+
+
+def ask_jobs(cloud: RehearsalCloud, path: str, body: object = None) -> None:
+    headers = {"Authorization": f"Bearer {cloud.ray.token}"}
+    requests.post(f"{cloud.ray.address}/api/jobs/{path}", json=body, headers=headers, timeout=60).raise_for_status()
+
+
+def test_dry_run_reports_and_next_run_repairs_the_slice(
+    env: Environment, cloud: RehearsalCloud, tmp_path: Path
+) -> None:
+    notes = tmp_path / "notes"
+    notify_by_file(env, notes)
+    submit_stalled_step(cloud, tmp_path)
     api = TpuApi("rehearsal", cloud.zone, endpoint=cloud.url, poll_s=0.2)
     api.create("slice-a", BODY)
     api.create("left", BODY | {"acceleratorType": "v4-8", "labels": {"ray-cluster-name": "removed"}})
@@ -64,6 +112,7 @@ def test_dry_run_reports_and_next_run_repairs_the_slice(env: Environment, cloud:
     assert changes(cloud) == writes
     report = env.api.xcom("fleet_maintenance", dry.run_id, "report")
     assert report["for_a_person"] == [f"removed, node of no cluster left: READY in rehearsal, {cloud.zone}"]
+    assert env.api.xcom("fleet_maintenance", dry.run_id, "stalls") == [] and not notes.exists()
     slices = [line for line in report["news"] if line["about"] == "slice"]
     assert [(line["name"], line["done"]) for line in slices] == [("slice-a", "would delete and create again")]
 
@@ -78,6 +127,14 @@ def test_dry_run_reports_and_next_run_repairs_the_slice(env: Environment, cloud:
     assert "Google says PREEMPTED" in log
     table = " ".join(repair.log("report").split())  # column widths depend on the other findings
     assert "recovered slice slice-a dead: Google says PREEMPTED" in table
+
+    assert notes.read_text().startswith("Step train@abc on recovered: no step for ")
+    again = env.run("fleet_maintenance", {"clusters": ["recovered"]})
+    for run in (repair, again):
+        [stalled] = env.api.xcom("fleet_maintenance", run.run_id, "stalls")
+        assert (stalled["job"], stalled["what"]) == ("job", "step")
+    assert len(notes.read_text().splitlines()) == 1
+    ask_jobs(cloud, "job/stop")
 
     waiting.wait()
     assert waiting.states() == {"in_triggerer": "success", "in_worker": "success"}

@@ -79,9 +79,12 @@ def test_failed_notifier_fails_the_task() -> None:
 
 @pytest.mark.usefixtures("head")
 def test_dry_run_and_no_notifier_only_log() -> None:
-    assert len(run([], [{**CLUSTERS[0], "dry_run": True}], notifiers=[Recorder("x")])) == 1
-    assert len(run()) == 1
-    assert Recorder.sent == []
+    dry = [{**CLUSTERS[0], "dry_run": True}]
+    before = run(clusters=dry, notifiers=[Recorder("x")])
+    assert len(run()) == 1 and Recorder.sent == []
+    assert [step["job"] for step in run(before=before, notifiers=[Recorder("after the dry run")])] == ["job"]
+    assert Recorder.sent == ["after the dry run"]
+    assert [step["job"] for step in run(before=[{"job": "job"}], clusters=dry)] == ["job"]
 
 
 @pytest.mark.usefixtures("head")

@@ -14,7 +14,7 @@ import pytest
 
 from tradewind.datasets.execution import SCRATCH_FOLDER
 from tradewind.records.attempts import Attempt, attempt_folder, write_attempt
-from tradewind.records.lease import Lease, Phase, lease_path
+from tradewind.records.lease import HEARTBEAT_S, Lease, Phase, lease_path
 from tradewind.runtime.pods.timeline import TIMELINE_FILE, TimelineEvent, timeline_text
 from tradewind.runtime.stalls import (
     PROGRESS_FILE,
@@ -112,10 +112,12 @@ def test_last_shard_is_that_of_running_stage(progress: dict[str, Any], expected:
     assert last_shard_at(progress, 100.0) == expected
 
 
-def running_attempt(folder: Path, phase: Phase = Phase.RUNNING, started_at: float = 0.0) -> str:
+def running_attempt(
+    folder: Path, phase: Phase = Phase.RUNNING, started_at: float = 0.0, heartbeat_s: float = HEARTBEAT_S
+) -> str:
     """Return the output of an attempt, written just now, that started at a time."""
     path = str(folder / "train-abc")
-    lease = Lease("owner", 0.0, phase, attempt=1, job="job")
+    lease = Lease("owner", 0.0, phase, attempt=1, job="job", heartbeat_s=heartbeat_s)
     write_if(lease_path(path), lease.to_json(), None)
     moment = datetime.datetime.fromtimestamp(started_at, datetime.UTC).isoformat()
     write_attempt(path, Attempt(1, "job", "here", {}, {}, started_at=moment))

@@ -189,7 +189,8 @@ class StallAlertOperator(BaseOperator):
     A cluster that does not answer is logged; the report of upkeep has it. A notifier that fails fails the task, and the
     next run sends the same stalls again.
 
-    XCom: the stalled steps, one mapping each; ``stalled_steps.StalledStep`` has the fields.
+    XCom: the stalled steps that were reported, one mapping each; ``stalled_steps.StalledStep`` has the fields. A dry
+    run reports none, so the next run sends them.
 
     Args:
         clusters: Result of a ``FleetClustersOperator``.
@@ -228,7 +229,9 @@ class StallAlertOperator(BaseOperator):
         fresh = new_stalls(stalled, [step["job"] for step in before])
         for step in stalled:
             self.log.warning("%s%s", step, "" if step in fresh else " (reported before)")
-        if fresh and not any(cluster.get("dry_run") for cluster in self.clusters):
+        if any(cluster.get("dry_run") for cluster in self.clusters):
+            return [asdict(step) for step in stalled if step not in fresh]
+        if fresh:
             self._notify(fresh, context)
         return [asdict(step) for step in stalled]
 
