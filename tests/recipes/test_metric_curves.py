@@ -98,7 +98,7 @@ def test_what_is_no_file_has_no_curves(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("/etc/hostname")
     for name in ("pipe", "link", "."):
-        with pytest.raises(ValueError, match="is no regular file"):
+        with pytest.raises(ValueError, match="cannot be read, because it is"):
             read_curves(str(tmp_path / name))
     (tmp_path / "empty").write_text("")
     empty = read_curves(str(tmp_path / "empty"))

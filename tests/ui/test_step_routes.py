@@ -19,6 +19,7 @@ from tradewind.plans.plan import UNPLANNED_KEY, Decision, Plan, PlannedStep
 from tradewind.records.attempts import Attempt, AttemptError, AttemptOutcome, write_attempt
 from tradewind.records.info_files import INFO_FILE
 from tradewind.records.lease import Lease, Phase, lease_path
+from tradewind.storage import NO_ROOTS
 from tradewind.storage.files import write_text
 
 ROUTES = ("config", "attempts", "metrics", "progress", "evaluation", "versions")
@@ -76,7 +77,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     Base.metadata.create_all(engine, tables=[XComModel.__table__, TaskInstance.__table__])
     app = FastAPI()
     app.include_router(steps.router)
-    guards = [guard for route in steps.router.routes for guard in route.dependencies]
+    guards = [guard for route in steps.router.routes for guard in route.dependencies if guard not in steps.READS_STORE]
     app.dependency_overrides |= {guard.dependency: lambda: None for guard in guards}
     with Session(engine) as session:
         app.dependency_overrides[_get_session] = lambda: session
@@ -209,16 +210,38 @@ def test_output_of_other_kinds_of_files_is_told(server: Server, output: str) -> 
 
 def test_few_requests_read_stores_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     from fastapi import HTTPException
+def test_linked_folder_of_an_output_is_not_read(server: Server, output: str, tmp_path: Path) -> None:
+    """``hostile/test_linked_folders`` has all readers; each of these routes confines them."""
+    attempts = Path(output, ".attempts")
+    attempts.rename(tmp_path / "outside")
+    attempts.symlink_to(tmp_path / "outside")
+    assert server.get("attempts")[1]["attempts"] == []
+    attempts.unlink()
+    (tmp_path / "outside").rename(server.store / "inside")
+    attempts.symlink_to(server.store / "inside")
+    assert len(server.get("attempts")[1]["attempts"]) == 2
+
+
+def test_kept_steps_take_little_memory(server: Server) -> None:
+    outputs = importlib.import_module("tradewind_ui.api.step_outputs")
+    path = f"{server.store}/{'a' * 100}/" * 20
+    server.plan(path, producer="x" * (3 << 20), inputs=("x" * 100,) * 10_000)
+    assert len(server.get("about")[1]["producer"]) == outputs.MAX_TEXT
+    [(_, kept)] = outputs._kept.values()
+    assert len(repr(kept)) * 4 * outputs._MAX_KEPT < 22 << 20
+    assert kept.output_path == path
+
+
 
     outputs = importlib.import_module("tradewind_ui.api.step_outputs")
     monkeypatch.setattr(outputs, "_WAIT_S", 0.01)
     monkeypatch.setattr(outputs, "_reads", asyncio.Semaphore(1))
 
     async def ask() -> None:
-        first = outputs.few_at_once()
+        first, second = outputs.few_at_once(NO_ROOTS), outputs.few_at_once(NO_ROOTS)
         await anext(first)
         with pytest.raises(HTTPException) as refused:
-            await anext(outputs.few_at_once())
+            await anext(outputs.few_at_once(NO_ROOTS))
         assert refused.value.status_code == 503
         await first.aclose()
         await anext(outputs.few_at_once())

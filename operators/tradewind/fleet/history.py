@@ -25,6 +25,7 @@ from tradewind.records.attempts import attempt_folder, attempt_of_job
 from tradewind.records.parsing import RecordFormatError
 from tradewind.runtime.pods.timeline import MAX_TIMELINE_BYTES, TIMELINE_FILE, TimelineEvent, parse_timeline
 from tradewind.storage import Roots
+from tradewind.storage.confinement import confined_to
 from tradewind.storage.files import read_contents
 
 DAY_S: Final = 86_400.0
@@ -103,7 +104,9 @@ def read_pods(cluster: str, jobs: Iterable[JobDetails], roots: Roots, now: float
         if output and attempt and is_recent and len(files) < MAX_PODS and roots.allow(output):
             files[posixpath.join(attempt_folder(output, attempt), TIMELINE_FILE)] = job
     pods = []
-    for path, content in read_contents(list(files), MAX_TIMELINE_BYTES).items():
+    with confined_to(roots):
+        contents = read_contents(list(files), MAX_TIMELINE_BYTES)
+    for path, content in contents.items():
         with suppress(RecordFormatError):
             events = parse_timeline(content.text) if content.flaw is None else []
             ended_ms = files[path].ended_ms

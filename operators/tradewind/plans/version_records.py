@@ -16,7 +16,6 @@ import logging
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Protocol, TypeVar
@@ -27,6 +26,7 @@ from tradewind.steps.paths import version_name
 from tradewind.storage import Roots
 from tradewind.storage.backends import StoreRefusedError
 from tradewind.storage.bounded_read import Content
+from tradewind.storage.confinement import confined_threads
 from tradewind.storage.files import list_names, read_contents
 
 logger = logging.getLogger(__name__)
@@ -357,7 +357,7 @@ def list_folders(folders: Sequence[str]) -> dict[str, list[str]]:
     Raises:
         StoreUnavailableError: The store does not answer.
     """
-    with ThreadPoolExecutor(MAX_CONCURRENT_READS) as pool:
+    with confined_threads(MAX_CONCURRENT_READS) as pool:
         return dict(zip(folders, pool.map(_names_below, folders), strict=True))
 
 

@@ -13,15 +13,17 @@ in a record.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import posixpath
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
 
 from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
@@ -35,8 +37,10 @@ from tradewind.records.record import STATUS_FILE
 from tradewind.steps.paths import self_and_parents
 from tradewind.storage import Location, StorageError, file_system_at
 from tradewind.storage.client import translated_client_errors
+from tradewind.storage.confinement import confined_threads, leads_outside
 from tradewind.storage.errors import RecordsError
 from tradewind.storage.files import existing_many, list_names
+from tradewind.storage.pages import has_pages, list_pages
 from tradewind.storage.swap import read_stored
 from tradewind.storage.trees import StoredFile, list_files
 
@@ -62,11 +66,15 @@ class _Listing:
     is_output: bool
     folders: tuple[str, ...] = ()
     is_prefix: bool = False
+    cut: str = ""
 
 
 @dataclass(frozen=True)
 class ScanLimits:
-    """When a scan ends before it has seen all: after so many outputs, other folders or seconds."""
+    """When a scan ends before it has seen all: after so many outputs, other folders or seconds.
+
+    Of one folder of a bucket it reads as many names as outputs and other folders together.
+    """
 
     outputs: int
     folders: int
@@ -95,21 +103,23 @@ def scan_outputs(prefix: str, limits: ScanLimits | None = None) -> FoundOutputs:
         StoreUnavailableError: The store does not answer.
     """
     began = time.monotonic()
-    top = _list(prefix, enters_output=True)
+    bounds = _Bounds() if limits is None else _Bounds(limits.outputs + limits.folders, began + limits.seconds)
+    top = _list(prefix, bounds, enters_output=True)
     outputs: list[str] = []
     prefixes = [prefix] if top.is_prefix else []
-    waiting, seen, cut = deque(top.folders), 0, ""
-    with ThreadPoolExecutor(MAX_CONCURRENT_LISTINGS) as pool:
+    waiting, seen, cut = deque(top.folders), 0, top.cut
+    with confined_threads(MAX_CONCURRENT_LISTINGS) as pool:
         while waiting and not cut:
             # Depth by depth, as ``waiting`` keeps the order: its outputs come before those of folders below it.
             count = len(waiting) if limits is None else min(len(waiting), _LISTINGS_BETWEEN_CHECKS)
-            for listing in pool.map(_list, [waiting.popleft() for _ in range(count)]):
+            for listing in pool.map(partial(_list, bounds=bounds), [waiting.popleft() for _ in range(count)]):
                 waiting.extend(listing.folders)
                 outputs += [listing.folder] if listing.is_output else []
                 prefixes += [listing.folder] if listing.is_prefix else []
                 seen += not listing.is_output
+                cut = cut or listing.cut
             if limits is not None and (waiting or len(outputs) > limits.outputs):
-                cut = _limit_reached(limits, len(outputs), seen, time.monotonic() - began)
+                cut = cut or _limit_reached(limits, len(outputs), seen, time.monotonic() - began)
     if limits is not None:
         del outputs[limits.outputs :]
     return FoundOutputs(tuple(sorted(outputs)), tuple(prefixes), cut)
@@ -216,19 +226,31 @@ def check_no_nested_outputs(output_path: str) -> list[StoredFile]:
     return files
 
 
-def _list(folder: str, enters_output: bool = False) -> _Listing:
+@dataclass(frozen=True)
+class _Bounds:
+    """Of the listing of one folder of a bucket: so many names, and until this time by the monotonic clock."""
+
+    names: float = math.inf
+    until: float = math.inf
+
+
+def _list(folder: str, bounds: _Bounds, enters_output: bool = False) -> _Listing:
     with translated_client_errors(folder):
-        fs, name = file_system_at(folder)
         try:
+            if has_pages(folder):
+                return _list_bucket(folder, bounds, enters_output)
+            fs, name = file_system_at(folder)
             if isinstance(fs, LocalFileSystem):
                 return _list_local(folder, name, enters_output)
-            return _list_remote(folder, fs, name, enters_output)
+            return _list_memory(folder, fs, name, enters_output)
         except (FileNotFoundError, NotADirectoryError):
             return _Listing(folder, False)
 
 
 def _list_local(folder: str, name: str, enters_output: bool) -> _Listing:
     """List a folder of a disk: first its records by name, since an output may hold millions of files."""
+    if leads_outside(name):  # it has become a link since its parent was listed
+        return _Listing(folder, False)
     records = (f"{name}/{each}" for each in RECORDS_OF_AN_OUTPUT)
     is_output = any(os.path.lexists(record) and not os.path.isdir(record) for record in records)
     is_prefix = os.path.isdir(f"{name}/{OWN_FOLDER}")
@@ -239,16 +261,34 @@ def _list_local(folder: str, name: str, enters_output: bool) -> _Listing:
     return _Listing(folder, is_output, _folders_below(folder, bases), is_prefix)
 
 
-def _list_remote(folder: str, fs: AbstractFileSystem, name: str, enters_output: bool) -> _Listing:
+def _list_bucket(folder: str, bounds: _Bounds, enters_output: bool) -> _Listing:
+    """List a folder of a bucket page by page: the first pages have its records, since hidden names come first."""
+    entries: dict[str, Mapping[str, Any]] = {}
+    cut = ""
+    for page in list_pages(folder):
+        entries |= page.entries
+        is_output = not RECORDS_OF_AN_OUTPUT.isdisjoint(entries)
+        if page.next is None or (is_output and not enters_output and next(reversed(entries), "") > OWN_FOLDER):
+            break
+        if len(entries) >= bounds.names:
+            cut = f"only the first {len(entries):,} names in {folder} are read"
+            break
+        if time.monotonic() > bounds.until:
+            cut = f"the time of a search ended after {len(entries):,} names in {folder}"
+            break
+    return replace(_listing_of(folder, entries, enters_output), cut=cut)
+
+
+def _list_memory(folder: str, fs: AbstractFileSystem, name: str, enters_output: bool) -> _Listing:
     fs.invalidate_cache(name)
-    bases: list[str] = []
-    is_output = False
-    for entry in fs.ls(name, detail=True):
-        base = posixpath.basename(entry["name"].rstrip("/"))
-        if entry["type"] == "directory":
-            bases.append(base)
-        else:
-            is_output = is_output or base in RECORDS_OF_AN_OUTPUT
+    entries = {posixpath.basename(entry["name"].rstrip("/")): entry for entry in fs.ls(name, detail=True)}
+    return _listing_of(folder, entries, enters_output)
+
+
+def _listing_of(folder: str, entries: Mapping[str, Mapping[str, Any]], enters_output: bool) -> _Listing:
+    """Return what matters of the entries, given as name → facts as fsspec gives them."""
+    bases = [name for name, facts in entries.items() if facts.get("type") == "directory"]
+    is_output = any(name in entries and name not in bases for name in RECORDS_OF_AN_OUTPUT)
     folders = () if is_output and not enters_output else _folders_below(folder, bases)
     return _Listing(folder, is_output, folders, OWN_FOLDER in bases)
 

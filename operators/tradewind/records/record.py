@@ -13,13 +13,13 @@ from __future__ import annotations
 import json
 import posixpath
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
 from tradewind.records.lease import Lease, Phase, lease_path
 from tradewind.storage.bounded_read import SMALL
+from tradewind.storage.confinement import confined_threads
 from tradewind.storage.files import existing_below, list_names, read_contents, write_text
 from tradewind.storage.swap import read_stored
 
@@ -215,7 +215,7 @@ def read_record(output_path: str) -> Record:
 
 def _aged(paths: Sequence[str]) -> dict[str, Record]:
     """Read the leases whose age counts once more, since they may have changed since round one."""
-    with ThreadPoolExecutor(MAX_CONCURRENT_READS) as pool:
+    with confined_threads(MAX_CONCURRENT_READS) as pool:
         leases = zip(paths, pool.map(read_stored, map(lease_path, paths)), strict=True)
         return {
             path: Record(lease=Lease.of(stored), lease_age_s=stored.age_s) if stored else Record()
@@ -237,7 +237,7 @@ def _with_output(records: dict[str, Record]) -> set[str]:
         elif record.status is Status.SUCCESS:
             unlisted.append(path)
     existing |= existing_below(sentinels)
-    with ThreadPoolExecutor(MAX_CONCURRENT_READS) as pool:
+    with confined_threads(MAX_CONCURRENT_READS) as pool:
         listings = zip(unlisted, pool.map(list_names, unlisted), strict=True)
         existing.update(
             path for path, names in listings if not all(name.startswith(_RECORD_PREFIXES) for name in names)

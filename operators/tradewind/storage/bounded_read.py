@@ -10,7 +10,9 @@ import errno
 import os
 import stat
 from dataclasses import dataclass
-from typing import Final
+from typing import IO, Final
+
+from tradewind.storage.confinement import OUTSIDE, leads_outside
 
 SMALL: Final = 1 << 20
 """Size limit of a lease, a status or a pin in bytes; Tradewind's own have a few hundred."""
@@ -58,27 +60,44 @@ def read_file(name: str, max_bytes: int) -> tuple[bytes | Content, float]:
         FileNotFoundError: Nothing exists there.
         NotADirectoryError: A parent is not a folder.
     """
-    itself = os.lstat(name)
-    if (what := _kind(itself)) is not None:
-        return Content("", f"it is {what}"), itself.st_mtime
-    try:
-        opened = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError as error:
-        if error.errno not in (errno.ELOOP, errno.ENXIO):
-            raise
-        return Content("", "it is no regular file"), itself.st_mtime  # it changed its type meanwhile
-    with open(opened, "rb", buffering=0) as file:
-        now = os.fstat(opened)
-        if (what := _kind(now)) is not None:
-            return Content("", f"it is {what}"), now.st_mtime
-        if now.st_size > max_bytes:
-            return too_large(max_bytes), now.st_mtime
+    file, found = open_regular(name)
+    if isinstance(file, Content):
+        return file, found.st_mtime
+    with file:
+        if found.st_size > max_bytes:
+            return too_large(max_bytes), found.st_mtime
         parts: list[bytes] = []
         left = max_bytes + 1
         while left > 0 and (part := file.read(left)):
             parts.append(part)
             left -= len(part)
-        return b"".join(parts), now.st_mtime
+        return b"".join(parts), found.st_mtime
+
+
+def open_regular(name: str) -> tuple[IO[bytes] | Content, os.stat_result]:
+    """Open a local file, unbuffered, or return its flaw; and what it is.
+
+    Raises:
+        FileNotFoundError: Nothing exists there.
+        NotADirectoryError: A parent is not a folder.
+    """
+    itself = os.lstat(name)
+    if (what := _kind(itself)) is not None:
+        return Content("", f"it is {what}"), itself
+    try:
+        opened = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENXIO):
+            raise
+        return Content("", "it is no regular file"), itself  # it changed its type meanwhile
+    file = open(opened, "rb", buffering=0)  # noqa: SIM115 - the caller closes it
+    now = os.fstat(opened)
+    what = _kind(now)
+    flaw = f"it is {what}" if what is not None else OUTSIDE if leads_outside(name, opened) else None
+    if flaw is None:
+        return file, now
+    file.close()
+    return Content("", flaw), now
 
 
 def read_local(path: str | os.PathLike[str], max_bytes: int = LARGE) -> Content:

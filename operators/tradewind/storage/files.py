@@ -20,6 +20,7 @@ from fsspec.implementations.local import LocalFileSystem
 from tradewind.storage.backends import StoreRefusedError
 from tradewind.storage.bounded_read import LARGE, Content, content_of, read_file
 from tradewind.storage.client import call_method, file_system_of, translated_client_errors
+from tradewind.storage.confinement import leads_outside
 from tradewind.storage.errors import BadRecordError
 
 _MISSING = (FileNotFoundError, NotADirectoryError)
@@ -115,8 +116,11 @@ def create_text(path: str, text: str) -> bool:
 
 
 def list_names(folder: str) -> list[str]:
-    """List the names directly below ``folder``; empty if it does not exist."""
+    """List the names directly below ``folder``; empty if it does not exist, or leads outside (``confinement``)."""
     fs, name = file_system_of(folder)
+    if isinstance(fs, LocalFileSystem):
+        with translated_client_errors(folder):
+            return sorted(_names_in(name))
     fs.invalidate_cache(name)
     try:
         entries = call_method(folder, "ls", name, detail=False, requests=_LIST_REQUESTS)
@@ -138,6 +142,17 @@ def write_aside(path: Path, text: str) -> Path:
         aside.unlink(missing_ok=True)
         raise
     return aside
+
+
+def _names_in(name: str) -> list[str]:
+    try:
+        opened = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except _MISSING:
+        return []
+    try:
+        return [] if leads_outside(name, opened) else os.listdir(opened)
+    finally:
+        os.close(opened)
 
 
 def _replace_file(path: Path, text: str) -> None:
@@ -208,7 +223,7 @@ def _file_contents(names: Sequence[str], max_bytes: int) -> dict[str, Content]:
 
 def _existing(fs: fsspec.AbstractFileSystem, names: list[str]) -> Iterable[str]:
     if isinstance(fs, LocalFileSystem):
-        return filter(os.path.isfile, names)
+        return (name for name in names if os.path.isfile(name) and not leads_outside(name))
     if "gs" in _protocols(fs):
         from tradewind.storage.gcs import existing_of
     elif "s3" in _protocols(fs):
@@ -224,7 +239,7 @@ def _is_file_or_link(name: str) -> bool:
         mode = os.lstat(name).st_mode
     except _MISSING:
         return False
-    return stat.S_ISREG(mode) or stat.S_ISLNK(mode)
+    return (stat.S_ISREG(mode) or stat.S_ISLNK(mode)) and not leads_outside(os.path.dirname(name))
 
 
 def _protocols(fs: fsspec.AbstractFileSystem) -> tuple[str, ...]:

@@ -37,6 +37,7 @@ from tradewind.storage.errors import RecordsError
 from tradewind.text import single_line
 from tradewind_ui.api.security import READS_DATA
 
+from tradewind.storage.confinement import confined_to
 router = APIRouter(prefix="/experiments", dependencies=READS_DATA)
 
 MAX_EXPERIMENTS: Final = 500
@@ -287,7 +288,7 @@ async def _list(prefix: str) -> OutputList | Running[OutputList]:
 
 async def _shared(reads: SharedReads[T], prefix: str, read: Callable[[], T]) -> T | Running[T]:
     try:
-        found = await reads.get(prefix, read)
+        found = await reads.get(prefix, lambda: _confined(read))
     except TooManyReadsError:
         raise HTTPException(503, "Other folders are being read for other users: open the page again soon.") from None
     except StorageError as error:
@@ -299,10 +300,15 @@ async def _shared(reads: SharedReads[T], prefix: str, read: Callable[[], T]) -> 
 
 def _answered(prefix: str, read: Callable[[], T]) -> T:
     try:
-        return read()
+        return _confined(read)
     except StorageError as error:
         raise _refusal(error) from None
 
 
 def _refusal(error: StorageError) -> HTTPException:
     return HTTPException(503 if isinstance(error, RecordsError) else 403, single_line(error))
+def _confined(read: Callable[[], T]) -> T:
+    with confined_to(deployment_roots()):
+        return read()
+
+

@@ -17,7 +17,9 @@ from sqlalchemy.orm import Session
 
 from tradewind.plans.plan import BadPlanError, PlannedStep, UnplannedStep
 from tradewind.storage import StorageError, UnsupportedStoreError, UnusablePathError
+from tradewind.storage.confinement import confined_to
 from tradewind.storage.errors import StoreError
+from tradewind_ui.api.security import AllowedRoots
 from tradewind_ui.api.xcoms import UnreadableXComError, plan_tasks, read_step
 
 NO_PLAN: Final = "This run has no plan yet, and this task has not reported its step."
@@ -33,8 +35,8 @@ _kept: dict[TaskIds, tuple[float, PlannedStep | UnplannedStep]] = {}
 """Steps of the last seconds: a page that is open asks several routes at once, and a plan of 1,000 steps is long."""
 
 
-async def few_at_once() -> AsyncIterator[None]:
-    """Let ``MAX_READS`` requests pass at a time; others wait for a while.
+async def few_at_once(roots: AllowedRoots) -> AsyncIterator[None]:
+    """Let ``MAX_READS`` requests pass at a time, confined to the allowed roots; others wait for a while.
 
     Raises:
         HTTPException: 503: no other has ended.
@@ -46,7 +48,8 @@ async def few_at_once() -> AsyncIterator[None]:
         busy = "The API server waits for stores that do not answer. Try again in a moment."
         raise HTTPException(503, busy, {"Retry-After": "5"}) from None
     try:
-        yield
+        with confined_to(roots):
+            yield
     finally:
         _reads.release()
 

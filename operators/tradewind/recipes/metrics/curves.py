@@ -11,14 +11,14 @@ from __future__ import annotations
 import json
 import math
 import os
-import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from tradewind.cloud_tpu.goodput import MAX_LINE_CHARS, METRICS_FILE
 from tradewind.datasets.files import join
 from tradewind.records.parsing import is_count, is_number
+from tradewind.storage.bounded_read import Content, open_regular
 
 MAX_POINTS: Final = 2_000
 """Of one curve."""
@@ -87,15 +87,17 @@ def read_curves(path: str, names: Collection[str] = (), offset: int = 0) -> Curv
         ValueError: It is no regular file.
         StoreUnavailableError: The store does not answer.
     """
-    size = _size(path)
-    if size is None:
+    try:
+        size = _size(path)
+        is_new = not 0 < offset <= size
+        start = 0 if is_new else offset
+        ranges = list(_ranges(start, size))
+        read = _read(path, ranges)
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    is_new = not 0 < offset <= size
-    start = 0 if is_new else offset
-    ranges = list(_ranges(start, size))
     points = _Points(names)
     end = start
-    for (first, _), data in zip(ranges, _read(path, ranges), strict=True):
+    for (first, _), data in zip(ranges, read, strict=True):
         end = points.add(data, first, is_whole=first == start)
     return points.curves(path, end, is_new=is_new, sampled=len(ranges) > 1)
 
@@ -218,30 +220,38 @@ def _ranges(start: int, size: int) -> Iterator[tuple[int, int]]:
     yield before_tail, size
 
 
-def _size(path: str) -> int | None:
-    """Return the size of a file in bytes; None without one."""
+def _size(path: str) -> int:
+    """Return the size of a file in bytes."""
     from fsspec.implementations.local import LocalFileSystem
 
     from tradewind.storage.client import call_method, file_system_of, translated_client_errors
 
-    try:
-        with translated_client_errors(path):
-            fs, name = file_system_of(path)
-            if isinstance(fs, LocalFileSystem):
-                itself = os.lstat(name)
-                if not stat.S_ISREG(itself.st_mode):
-                    raise ValueError(f"{path} is no regular file.")
-                return itself.st_size
-            fs.invalidate_cache(name)
-        return int(call_method(path, "info", name)["size"])
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+    with translated_client_errors(path):
+        fs, name = file_system_of(path)
+        if isinstance(fs, LocalFileSystem):
+            with _opened(path, name) as file:
+                return os.fstat(file.fileno()).st_size
+        fs.invalidate_cache(name)
+    return int(call_method(path, "info", name)["size"])
 
 
 def _read(path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-    from tradewind.storage.client import call_method, file_system_of
+    from fsspec.implementations.local import LocalFileSystem
 
-    _, name = file_system_of(path)
+    from tradewind.storage.client import call_method, file_system_of, translated_client_errors
+
+    with translated_client_errors(path):
+        fs, name = file_system_of(path)
+        if isinstance(fs, LocalFileSystem):
+            with _opened(path, name) as file:
+                return [os.pread(file.fileno(), end - start, start) for start, end in ranges]
     starts, ends = zip(*ranges, strict=True)
     found = call_method(path, "cat_ranges", [name] * len(ranges), list(starts), list(ends), on_error="raise")
     return [bytes(data) for data in found]
+
+
+def _opened(path: str, name: str) -> IO[bytes]:
+    file, _ = open_regular(name)
+    if isinstance(file, Content):
+        raise ValueError(f"{path} cannot be read, because {file.flaw}.")
+    return file
