@@ -19,9 +19,11 @@ from tests.support.outputs import by_task, make_output
 from tradewind.browsing import listing, look
 from tradewind.browsing.access import Access
 from tradewind.browsing.answers import Description
+from tradewind.browsing.arrays import opened_store
 from tradewind.browsing.memory import bounded
 from tradewind.browsing.refusals import (
     BrowsingError,
+    ChangedError,
     MissingError,
     OutsideError,
     TooLargeError,
@@ -143,7 +145,7 @@ def test_link_that_changes_after_the_check_opens_nothing(tmp_path: Path) -> None
     class Unchecked(Access):
         def check(self, path: str) -> None: ...
 
-    with pytest.raises(MissingError, match="changed while it was opened"):
+    with pytest.raises(ChangedError, match="changed while it was opened"):
         Unchecked(Roots((str(root),))).open(str(root / "link"))
 
 
@@ -275,6 +277,23 @@ def test_other_names_of_chunks_open_no_link(tmp_path: Path, keys: dict[str, Any]
     (data / name).symlink_to(tmp_path / "chunk")
     with pytest.raises(UnreadableError, match="names its chunks otherwise"):
         look.rows(allowed(tmp_path / "root"), str(data.parents[1]))
+def test_tensorstore_reads_what_was_checked(tmp_path: Path) -> None:
+    """It opens files itself, so another process could replace one by a link after the check."""
+    import tensorstore
+
+    folder = tmp_path / "root" / "array"
+    (folder / "c").mkdir(parents=True)
+    (folder / "c" / "0").write_text("own")
+    (tmp_path / "secret").write_text("secret")
+    with opened_store(allowed(tmp_path / "root"), str(folder), ["c/0", "c/1"]) as spec:
+        for name in ("0", "1"):
+            (folder / "c" / name).unlink(missing_ok=True)
+            (folder / "c" / name).symlink_to(tmp_path / "secret")
+        store = tensorstore.KvStore.open(spec).result()
+        assert store.read("c/0").result().value == b"own"
+        assert [store.read(name).result().state for name in ("c/1", "c/2", "../../secret")] == ["missing"] * 3
+
+
 
 
 @pytest.mark.parametrize(
@@ -310,7 +329,7 @@ def test_checkpoint_lists_arrays_without_reading_them(tmp_path: Path) -> None:
     (step / "manifest.ocdbt").write_bytes(b"nothing")
     assert "cannot be read" in describe(step, tmp_path).notes[0]
     (step / "d" / "linked").symlink_to("/etc/passwd")
-    assert "d/linked is a link" in describe(step, tmp_path).notes[0]
+    assert "below no allowed root" in describe(step, tmp_path).notes[0]
 
 
 def test_output_tells_its_maker_and_files(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from tradewind.browsing.limits import TIMEOUT_S
 from tradewind.browsing.memory import loading
 from tradewind.browsing.refusals import (
     BrowsingError,
+    ChangedError,
     MissingError,
     OutsideError,
     StoreSilentError,
@@ -26,6 +27,7 @@ from tradewind.browsing.refusals import (
 from tradewind.datasets.files import is_remote, store_fingerprint
 from tradewind.storage import Location, Roots, StorageError
 from tradewind.storage.client import file_system_of, translated_client_errors
+from tradewind.storage.confinement import is_outside
 from tradewind.storage.errors import StoreError
 from tradewind.text import single_line
 
@@ -115,30 +117,49 @@ class Access:
         return Stored(path, is_folder, int(info.get("size") or 0), moment_of(info), store_fingerprint(info))
 
     def open(self, path: str) -> IO[bytes]:
-        """Open a regular file for reading; a pipe is not waited for.
-
-        The check of the roots is repeated on what was opened, since a link may have changed in between.
-        """
+        """Open a regular file for reading."""
         self.check(path)
         with told(path):
             fs, name = store_of(path)
             if not _is_local(fs):
                 opened = fs.open(name, "rb", block_size=_REMOTE_BLOCK_BYTES)
                 return cast("IO[bytes]", io.BufferedReader(opened, _REMOTE_BLOCK_BYTES))
+        return open(self.open_local(path), "rb", buffering=1 << 16)
+
+    def open_local(self, path: str) -> int:
+        """Open a regular file of a disk and return its descriptor, which the caller closes; a pipe is not waited for.
+
+        The check of the roots is repeated on what was opened, since a link may have changed in between.
+        """
+        self.check(path)
+        with told(path):
+            name = store_of(path)[1]
             number = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-        file = open(number, "rb", buffering=1 << 16)  # noqa: SIM115 - the caller closes it
         try:
             found = os.fstat(number)
             if stat.S_ISDIR(found.st_mode):
                 raise WrongKindError(f"{path} is a folder.")
             _local(path, found)
-            real = f"/proc/self/fd/{number}"
-            if self.roots is not None and os.path.exists(real) and not self.roots.allow(os.readlink(real)):
-                raise MissingError(f"{path} changed while it was opened. Reload the page.")
+            if self.roots is not None and is_outside(self.roots, name, number):
+                raise ChangedError(f"{path} changed while it was opened. Reload the page.")
         except BaseException:
-            file.close()
+            os.close(number)
             raise
-        return file
+        return number
+
+    @contextmanager
+    def open_folder(self, path: str) -> Iterator[int]:
+        """Open a folder of a disk, likewise, until the end of the context."""
+        self.check(path)
+        with told(path):
+            name = store_of(path)[1]
+            number = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if self.roots is not None and is_outside(self.roots, name, number):
+                raise ChangedError(f"{path} changed while it was opened. Reload the page.")
+            yield number
+        finally:
+            os.close(number)
 
 
 def store_of(path: str) -> tuple[Any, str]:

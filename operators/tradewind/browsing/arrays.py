@@ -1,9 +1,15 @@
-"""Arrays that tensorstore reads, of files below the allowed roots only."""
+"""Arrays that tensorstore reads, of files below the allowed roots only.
+
+Tensorstore opens files by their names, follows links, and another process may replace a file after any check. So on a
+disk it gets the files as they were opened and checked here, and no others.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,6 +23,9 @@ from tradewind.text import single_line
 _MAX_METADATA_BYTES: Final = 1 << 20
 _MAX_READ_BYTES: Final = 16 << 20
 """Inner chunk of an array, which is unpacked whole however little of it is asked for."""
+_MAX_CHUNKS: Final = 200
+"""Files of an array that are open at a time."""
+_DESCRIPTORS: Final = "/proc/self/fd" if os.path.exists("/proc/self/fd") else "/dev/fd"
 _CACHE: Final = {"cache_pool": {"total_bytes_limit": 8 << 20}, "data_copy_concurrency": {"limit": 1}}
 
 
@@ -25,32 +34,41 @@ class Array:
     """One array of one dimension.
 
     Attributes:
+        metadata: Content of its ``zarr.json``.
         chunk: Elements in a file.
     """
 
     access: Access
     folder: str
-    opened: Any
+    metadata: Mapping[str, Any]
     chunk: int
 
     def read(self, start: int, stop: int) -> Any:
         """Return the elements from ``start`` to before ``stop``.
 
         Raises:
-            UnreadableError: They are damaged.
+            UnreadableError: They are damaged, or no array.
+            TooLargeError: They are too many, or in too many files.
         """
         import numpy as np
 
+        with loading():
+            import tensorstore
         if stop <= start:
             return np.zeros(0, np.int64)
-        if (stop - start) * 8 > _MAX_READ_BYTES:
-            raise TooLargeError(f"{self.folder}: {stop - start:,} values are more than a page reads.")
-        for number in range(start // self.chunk, (stop - 1) // self.chunk + 1):
-            self.access.check(join(self.folder, "c", str(number)))
-        try:
-            return self.opened[start:stop].read().result(timeout=max(self.access.left_s, 0.1))
-        except (ValueError, IndexError) as error:
-            raise UnreadableError(f"{self.folder} is damaged: {single_line(error)}.") from None
+        chunks = range(start // self.chunk, (stop - 1) // self.chunk + 1)
+        if (stop - start) * 8 > _MAX_READ_BYTES or len(chunks) > _MAX_CHUNKS:
+            many = f"{stop - start:,} values in {len(chunks):,} files"
+            raise TooLargeError(f"{self.folder}: {many} are more than a page reads.")
+        with opened_store(self.access, self.folder, (f"c/{number}" for number in chunks)) as store:
+            spec = {"driver": "zarr3", "kvstore": store, "context": _CACHE, "metadata": self.metadata}
+            try:
+                with loading():
+                    wait = {"timeout": max(self.access.left_s, 0.1)}
+                    opened = tensorstore.open(spec, open=True, read=True, assume_metadata=True).result(**wait)
+                return opened[start:stop].read().result(**wait)
+            except (ValueError, IndexError, TypeError) as error:
+                raise UnreadableError(f"{self.folder} is damaged: {single_line(error)}.") from None
 
 
 def open_array(access: Access, folder: str) -> Array:
@@ -60,8 +78,6 @@ def open_array(access: Access, folder: str) -> Array:
         UnreadableError: It is none.
         TooLargeError: Its chunks are too large.
     """
-    with loading():
-        import tensorstore
     with access.open(join(folder, "zarr.json")) as file:
         data = file.read(_MAX_METADATA_BYTES)
     try:
@@ -77,20 +93,36 @@ def open_array(access: Access, folder: str) -> Array:
             raise UnreadableError(f"{folder} is no array of one dimension.")
         if smallest[0] * 8 > _MAX_READ_BYTES:
             raise TooLargeError(f"{folder} has chunks of {smallest[0]:,} values, which a page does not unpack.")
-        spec = {
-            "driver": "zarr3",
-            "kvstore": kvstore_of(folder),
-            "context": _CACHE,
-            "metadata": {"chunk_key_encoding": keys},  # it fails if the file has changed since
-        }
-        with loading():
-            opened = tensorstore.open(spec, open=True, read=True).result(timeout=max(access.left_s, 0.1))
+        return Array(access, folder, fields, int(chunk[0]))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UnreadableError(f"{folder} is no array: {single_line(error)}.") from None
-    return Array(access, folder, opened, int(chunk[0]))
 
 
-def kvstore_of(folder: str) -> dict[str, Any]:
+@contextmanager
+def opened_store(access: Access, folder: str, names: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Yield tensorstore's spec of a folder; on a disk, of these files in it only, each opened and checked.
+
+    Raises:
+        OutsideError: One of them is a link that leads outside.
+        ChangedError: One was replaced by such a link meanwhile.
+    """
+    if access.roots is None or is_remote(folder):
+        yield _kvstore_of(folder)
+        return
+    layers: list[dict[str, Any]] = [{"base": {"driver": "memory"}}]  # the other names, none of which exists
+    with ExitStack() as stack:
+        for name in names:
+            try:
+                descriptor = access.open_local(join(folder, name))
+            except MissingError:
+                continue
+            stack.callback(os.close, descriptor)
+            base = {"driver": "file", "path": f"{_DESCRIPTORS}/{descriptor}"}
+            layers.append({"exact": name, "strip_prefix": len(name.encode()), "base": base})
+        yield {"driver": "kvstack", "layers": layers}
+
+
+def _kvstore_of(folder: str) -> dict[str, Any]:
     """Return tensorstore's spec of a folder.
 
     Raises:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from tradewind.browsing.access import Access, Stored
 from tradewind.browsing.answers import ArrayInfo, Fact
-from tradewind.browsing.arrays import kvstore_of
+from tradewind.browsing.arrays import opened_store
 from tradewind.browsing.formats import Details
 from tradewind.browsing.limits import MAX_ARRAYS
 from tradewind.browsing.memory import loading
-from tradewind.browsing.refusals import BrowsingError, OutsideError, UnreadableError
+from tradewind.browsing.refusals import BrowsingError, TooLargeError, UnreadableError
 from tradewind.browsing.safetensors import details_of
-from tradewind.datasets.files import is_remote, join
+from tradewind.datasets.files import join
 from tradewind.storage import Location
 from tradewind.text import single_line
 
@@ -23,35 +24,40 @@ _METADATA: Final = "metadata.json"
 _ENDINGS: Final = ("/zarr.json", "/.zarray")
 _MAX_METADATA_BYTES: Final = 1 << 20
 _AT_ONCE: Final = 64
+_MAX_FILES: Final = 2_000
+"""Files of a checkpoint on a disk, which are open at a time."""
 
 
 def describe(access: Access, stored: Stored) -> Details:
     """Return the arrays of a checkpoint and its metadata.
 
     Raises:
-        OutsideError: A file of it is a link.
+        OutsideError: A file of it is a link that leads outside.
         UnreadableError: It is damaged.
     """
     try:
         facts = _metadata(access, join(stored.path, _METADATA))
     except BrowsingError as error:
         facts = [Fact(_METADATA, single_line(error))]
-    _refuse_links(access, stored.path)
-    details = details_of(*_arrays(access, stored.path))
+    with opened_store(access, stored.path, _names_in(stored.path)) as base:
+        details = details_of(*_arrays(access, stored.path, base))
     details.facts[:0] = facts
     return details
 
 
-def _refuse_links(access: Access, folder: str) -> None:
-    """Refuse a local folder with links: tensorstore opens its files itself, and would follow them out of the roots."""
-    if access.roots is None or is_remote(folder):
-        return
-    for above, folders, files in os.walk(Location.of(folder).name):
-        link = next((name for name in (*folders, *files) if os.path.islink(os.path.join(above, name))), None)
-        if link is not None:
-            raise OutsideError(f"{os.path.join(above, link)} is a link, and pages read checkpoints without links only.")
-        if access.left_s < 0:
-            raise UnreadableError(f"{folder} has too many files to look for links in the time of one request.")
+def _names_in(folder: str) -> Iterator[str]:
+    """Yield the files below a folder of a disk, relative to it; the walk follows no link to a folder.
+
+    Raises:
+        TooLargeError: They are too many.
+    """
+    top, count = Location.of(folder).name, 0
+    for above, _, files in os.walk(top):
+        for name in files:
+            count += 1
+            if count > _MAX_FILES:
+                raise TooLargeError(f"{folder} has more than {_MAX_FILES:,} files, so its arrays are not listed.")
+            yield os.path.relpath(os.path.join(above, name), top)
 
 
 def _metadata(access: Access, path: str) -> list[Fact]:
@@ -66,7 +72,7 @@ def _metadata(access: Access, path: str) -> list[Fact]:
     return [Fact(single_line(name), single_line(value)) for name, value in list(fields.items())[:20]]
 
 
-def _arrays(access: Access, folder: str) -> tuple[list[ArrayInfo], list[Fact]]:
+def _arrays(access: Access, folder: str, base: Mapping[str, Any]) -> tuple[list[ArrayInfo], list[Fact]]:
     with loading():
         import tensorstore
 
@@ -75,7 +81,7 @@ def _arrays(access: Access, folder: str) -> tuple[list[ArrayInfo], list[Fact]]:
 
     try:
         with loading():
-            store = wait(tensorstore.KvStore.open({"driver": "ocdbt", "base": kvstore_of(folder)}))
+            store = wait(tensorstore.KvStore.open({"driver": "ocdbt", "base": base}))
             found = wait(store.list())
         keys = [key.decode("utf-8", "replace") for key in found]
         wanted = sorted(key for key in keys if key.endswith(_ENDINGS))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import heapq
-import json
 import os
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
-from urllib.parse import quote
+
+from fsspec.implementations.local import LocalFileSystem
 
 from tradewind.browsing.access import Access, Stored, iso, moment_of, store_of, told
 from tradewind.browsing.answers import Entry, EntryPage, Kind
@@ -18,7 +18,7 @@ from tradewind.browsing.made_by import with_makers
 from tradewind.browsing.refusals import UnreadableError
 from tradewind.datasets.files import join
 from tradewind.records.manifests import RECORDS_OF_AN_OUTPUT
-from tradewind.storage.client import call_with_timeout
+from tradewind.storage.pages import has_pages, list_page
 
 _CHECKED_NAMES: Final = 4096
 _MAX_OUTPUTS: Final = 300
@@ -35,12 +35,9 @@ def list_entries(access: Access, stored: Stored, prefix: str, after: str | None,
         raise UnreadableError("A prefix is the beginning of a name, without '/'.")
     with told(stored.path):
         fs, name = store_of(stored.path)
-    protocol = fs.protocol if isinstance(fs.protocol, str) else fs.protocol[0]
-    if protocol in ("gs", "gcs"):
-        page = _listed_gcs(access, stored.path, prefix, after, limit)
-    elif protocol in ("s3", "s3a"):
-        page = _listed_s3(access, stored.path, prefix, after, limit)
-    elif protocol in ("file", "local"):
+    if has_pages(stored.path):
+        page = _listed_bucket(access, stored.path, prefix, after, limit)
+    elif isinstance(fs, LocalFileSystem):
         page = _listed_local(access, stored.path, name, prefix, after, limit)
     else:
         page = _listed_any(fs, stored.path, name, prefix, after, limit)
@@ -64,7 +61,7 @@ def _listed_local(access: Access, path: str, folder: str, prefix: str, after: st
 
     def wanted() -> Iterator[str]:
         nonlocal scanned, is_whole
-        with os.scandir(folder) as found:
+        with access.open_folder(path) as opened, os.scandir(opened) as found:
             for entry in found:
                 scanned += 1
                 if scanned % _CHECKED_NAMES == 0 and time.monotonic() > until:
@@ -146,46 +143,10 @@ def _remote_entry(path: str, name: str, info: Mapping[str, Any]) -> Entry:
     return Entry(name, at, "file", size, moment_of(info), named.name if named else None)
 
 
-def _listed_gcs(access: Access, path: str, prefix: str, after: str | None, limit: int) -> EntryPage:
-    async def ask(fs: Any, bucket: str, key: str) -> Mapping[str, Any]:
-        query = {"prefix": _below(key, prefix), "delimiter": "/", "maxResults": str(limit)}
-        fields = "nextPageToken,prefixes,items(name,size,updated)"
-        more = {"pageToken": after} if after else {}
-        url = f"{fs._location}/storage/v1/b/{quote(bucket, safe='')}/o"
-        _, contents = await fs._call("GET", url, fields=fields, **query, **more)
-        return dict(json.loads(contents))
-
+def _listed_bucket(access: Access, path: str, prefix: str, after: str | None, limit: int) -> EntryPage:
     with told(path):
-        answer = call_with_timeout(path, ask, max(access.left_s, 0.1))
-    items = {item["name"]: {"size": item["size"], "updated": item["updated"]} for item in answer.get("items", ())}
-    return _bucket_page(path, items, answer.get("prefixes", ()), answer.get("nextPageToken"))
-
-
-def _listed_s3(access: Access, path: str, prefix: str, after: str | None, limit: int) -> EntryPage:
-    async def ask(fs: Any, bucket: str, key: str) -> Mapping[str, Any]:
-        query = {"Prefix": _below(key, prefix), "Delimiter": "/", "MaxKeys": limit}
-        more = {"ContinuationToken": after} if after else {}
-        return dict(await fs._call_s3("list_objects_v2", Bucket=bucket, **query, **more))
-
-    with told(path):
-        answer = call_with_timeout(path, ask, max(access.left_s, 0.1))
-    items = {
-        item["Key"]: {"size": item["Size"], "LastModified": item["LastModified"]} for item in answer.get("Contents", ())
-    }
-    prefixes = [each["Prefix"] for each in answer.get("CommonPrefixes", ())]
-    return _bucket_page(path, items, prefixes, answer.get("NextContinuationToken"))
-
-
-def _below(key: str, prefix: str) -> str:
-    return f"{key.rstrip('/')}/{prefix}" if key.strip("/") else prefix
-
-
-def _bucket_page(path: str, items: Mapping[str, Mapping[str, Any]], prefixes: Any, token: str | None) -> EntryPage:
-    """Return a page of objects and common prefixes, each by its last part."""
-    found: dict[str, Mapping[str, Any]] = {name: info for name, info in items.items() if not name.endswith("/")}
-    found |= {str(prefix).rstrip("/"): {"type": "directory"} for prefix in prefixes}
-    entries = [_remote_entry(path, name.rpartition("/")[2], found[name]) for name in sorted(found)]
-    return EntryPage(path, entries, token)
+        page = list_page(path, prefix, after, limit, max(access.left_s, 0.1))
+    return EntryPage(path, [_remote_entry(path, name, info) for name, info in page.entries.items()], page.next)
 
 
 def is_output_folder(access: Access, folder: str) -> bool:
