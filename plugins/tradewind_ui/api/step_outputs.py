@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Annotated, Any, Final
 
@@ -30,9 +30,12 @@ that does not answer keeps it for 20 seconds or more."""
 _WAIT_S: Final = 10.0
 _reads = asyncio.Semaphore(MAX_READS)
 _KEEP_S: Final = 5.0
-_MAX_KEPT: Final = 256
+_MAX_KEPT: Final = 100
+MAX_TEXT: Final = 5_000
+"""Characters of a text of a plan, longer than any path: any task can write long XComs."""
 _kept: dict[TaskIds, tuple[float, PlannedStep | UnplannedStep]] = {}
-"""Steps of the last seconds: a page that is open asks several routes at once, and a plan of 1,000 steps is long."""
+"""Steps of the last seconds: a page that is open asks several routes at once, and a plan of 1,000 steps is long. Their
+texts are cut, so all of them together take 22 MB at most."""
 
 
 async def few_at_once(roots: AllowedRoots) -> AsyncIterator[None]:
@@ -79,7 +82,7 @@ Ids = Annotated[TaskIds, Depends(task_ids)]
 
 
 def find_step(ids: TaskIds, session: Session) -> PlannedStep | UnplannedStep | str:
-    """Return the step of a task, or why there is none.
+    """Return the step of a task, without the names of its inputs and with texts of ``MAX_TEXT``; or why there is none.
 
     Raises:
         HTTPException: 422: its plan or its XCom cannot be read.
@@ -97,8 +100,16 @@ def find_step(ids: TaskIds, session: Session) -> PlannedStep | UnplannedStep | s
     session.rollback()  # no transaction stays open while a store is read
     if len(_kept) >= _MAX_KEPT:
         _kept.clear()
-    _kept[ids] = (now, step)
-    return step
+    short = _shortened(step)
+    _kept[ids] = (now, short)
+    return short
+
+
+def _shortened(step: PlannedStep | UnplannedStep) -> PlannedStep | UnplannedStep:
+    texts: dict[str, Any] = {name: value[:MAX_TEXT] for name, value in vars(step).items() if isinstance(value, str)}
+    if isinstance(step, PlannedStep):
+        texts |= {"inputs": (), "changed_inputs": ()}
+    return replace(step, **texts)
 
 
 def output_path(ids: Ids, session: SessionDep) -> str:

@@ -40,6 +40,7 @@ from tradewind.text import format_producer
 from tradewind_ui.api.security import READS_LOGS, READS_RUN
 from tradewind_ui.api.step_outputs import (
     READS_STORE,
+    MAX_TEXT,
     Ids,
     OutputPath,
     TaskIds,
@@ -52,8 +53,6 @@ from tradewind_ui.api.xcoms import UnreadableXComError, read_xcom
 
 router = APIRouter(prefix="/steps", dependencies=READS_RUN + READS_STORE)
 
-MAX_TEXT: Final = 4_000
-"""Characters of a text of a plan: any task can write long XComs."""
 _LINKS: Final = (RayJobLink, RayLogLink)
 _MAX_URL: Final = 2_000
 _TASK: Final = "{dag_id}/{task_id}/{run_id:path}"
@@ -145,7 +144,7 @@ def config_of_step(path: OutputPath) -> Response:
         return json_response(ConfigOfStep(config, tracker_links(config, path)))
 
 
-@router.get(f"/attempts/{_TASK}", response_model=AttemptHistory)
+@router.get(f"/attempts/{_TASK}", response_model=AttemptHistory, dependencies=READS_LOGS)
 def attempts_of_step(path: OutputPath) -> Response:
     """Return the newest attempts at a step's output, each as intervals and events."""
     with answering_for_stores():
@@ -222,7 +221,7 @@ def _planned(step: PlannedStep | UnplannedStep) -> dict[str, Any]:
         texts = ("reason", "producer", "estimate", "place")
         fields |= {"decision": step.decision.value, "is_forced": step.is_forced}
         fields |= {name: getattr(step, name) for name in texts}
-    return {name: value[:MAX_TEXT] if isinstance(value, str) else value for name, value in fields.items()}
+    return fields
 
 
 def _recorded(record: Record, ids: TaskIds) -> dict[str, Any]:
