@@ -153,6 +153,11 @@ def test_viewer_sees_what_is_refused(stack: UiStack, opened: OpenPages) -> None:
     with opened(stack, user="viewer") as page:
         root = page.open("plugin/tradewind_fleet")
         root.get_by_text("You may not see the clusters").wait_for()
+    with opened(stack, user="viewer") as page:
+        with page.page.expect_response("**/tradewind/api/fleet/health"):
+            page.page.goto(stack.url)
+        page.page.wait_for_function(f"document.querySelector('{ROOT}').childElementCount === 0")
+        assert page.problems == []
 
 
 @pytest.mark.long
