@@ -107,7 +107,7 @@ def scan_outputs(prefix: str, limits: ScanLimits | None = None) -> FoundOutputs:
     top = _list(prefix, bounds, enters_output=True)
     outputs: list[str] = []
     prefixes = [prefix] if top.is_prefix else []
-    waiting, seen, cut = deque(top.folders), 0, top.cut
+    waiting, seen, cut, cut_folder = deque(top.folders), 0, "", top.cut
     with confined_threads(MAX_CONCURRENT_LISTINGS) as pool:
         while waiting and not cut:
             # Depth by depth, as ``waiting`` keeps the order: its outputs come before those of folders below it.
@@ -117,12 +117,12 @@ def scan_outputs(prefix: str, limits: ScanLimits | None = None) -> FoundOutputs:
                 outputs += [listing.folder] if listing.is_output else []
                 prefixes += [listing.folder] if listing.is_prefix else []
                 seen += not listing.is_output
-                cut = cut or listing.cut
+                cut_folder = cut_folder or listing.cut
             if limits is not None and (waiting or len(outputs) > limits.outputs):
-                cut = cut or _limit_reached(limits, len(outputs), seen, time.monotonic() - began)
+                cut = _limit_reached(limits, len(outputs), seen, time.monotonic() - began)
     if limits is not None:
         del outputs[limits.outputs :]
-    return FoundOutputs(tuple(sorted(outputs)), tuple(prefixes), cut)
+    return FoundOutputs(tuple(sorted(outputs)), tuple(prefixes), cut or cut_folder)
 
 
 def _limit_reached(limits: ScanLimits, outputs: int, folders: int, seconds: float) -> str:
