@@ -14,8 +14,10 @@ import jsonschema
 import pytest
 from pyarrow import parquet
 
+from tests.browsing.files import allowed
 from tests.evaluation.every_eval_ever_schema import AGGREGATE, INSTANCE
 from tests.evaluation.made_results import made_record, made_samples, made_task
+from tradewind.browsing import look
 from tradewind.evaluation.files import read_scores
 from tradewind.evaluation.lm_eval_files import task_results
 from tradewind.evaluation.results import (
@@ -362,7 +364,7 @@ def write_parquet(file: Path, content: dict[str, list[Any]]) -> None:
 
 def test_table_for_a_page_has_groups_last_and_intervals(tmp_path: Path) -> None:
     tasks = [made_task("mc", groups=("all",)), made_task("few", errors=60)]
-    table = score_table(write_results(str(tmp_path), made_record(), tasks))
+    table = score_table("/out", write_results(str(tmp_path), made_record(), tasks))
     assert list(dict.fromkeys(row.task for row in table.rows)) == ["few", "mc", "all"]
     first = next(row for row in table.rows if (row.task, row.metric) == ("mc", "acc"))
     assert first.value is not None and first.low is not None and first.high is not None
@@ -370,4 +372,36 @@ def test_table_for_a_page_has_groups_last_and_intervals(tmp_path: Path) -> None:
     assert (first.scored, first.documents, first.members, first.status) == (100, 100, 0, "succeeded")
     few = next(row for row in table.rows if row.task == "few")
     assert few.value is None and few.scored == 40 and few.status == "incomplete" and few.error
-    assert table.left_out == 0 and table.model == "tiny"
+    assert table.left_out == 0 and table.model == "tiny" and not table.is_model_stored
+    assert "Harness: lm_evaluation_harness 0.4.13" in table.facts and not any("Model:" in fact for fact in table.facts)
+    assert score_table("/out", made_record(model=Model("gs://b/train-0a1b2c", "tiny"))).is_model_stored
+
+
+def test_score_leads_to_its_wrong_answers_or_to_all(tmp_path: Path) -> None:
+    tasks = [
+        made_task("mc", groups=("all",)),
+        made_task("toxic", higher_is_better={"acc": False}),
+        made_task("right", 1.0),
+        made_task("a & b"),
+        made_task("few", errors=60),
+        made_task("lost", errors=100),
+    ]
+    table = score_table(str(tmp_path), write_results(str(tmp_path), made_record(), tasks))
+    asked = {(row.task, row.metric): row.samples for row in table.rows}
+    filters = {name: rows and (rows.filter, rows.wrong is not None) for name, rows in asked.items()}
+    assert {name[0]: rows for name, rows in filters.items() if name[1] in ("acc", "")} == {
+        "mc": ("task=mc & score/acc=0", True),
+        "toxic": ("task=toxic & score/acc=1", True),
+        "right": ("task=right", False),
+        "a & b": ("", False),
+        "few": ("task=few", False),
+        "lost": None,
+        "all": None,
+    }
+    assert filters["mc", "f1"] == ("task=mc", False)
+    for name in ("mc", "toxic"):
+        samples = asked[name, "acc"]
+        assert samples is not None
+        page = look.rows(allowed(tmp_path), samples.path, filter=samples.filter, limit=1000)
+        at = [column.name for column in page.columns].index("task")
+        assert [row.values[at] for row in page.rows] == [name] * (samples.wrong or 0)

@@ -15,11 +15,22 @@ from tradewind.records.discovery import ScanLimits, scan_outputs
 from tradewind.records.experiment_files import parse_experiment, read_experiment_files
 from tradewind.records.info_files import write_experiment_info
 from tradewind.records.lease import Phase
-from tradewind.records.listing import OutputFilter, experiments_of, list_outputs, read_details
+from tradewind.records.listing import (
+    Order,
+    OutputFilter,
+    experiments_of,
+    in_order,
+    list_outputs,
+    read_details,
+    read_sizes,
+)
 from tradewind.records.manifests import manifest_path
 from tradewind.records.pins import Pin, add_pin
 from tradewind.records.record import RecordState
+from tradewind.rehearsal.cloud.loopback_server import LoopbackServer
+from tradewind.storage import pages
 from tradewind.storage.bounded_read import Content
+from tradewind.storage.files import write_text
 
 SCRIPT = {"script": "/home/ada/sweep.py", "host": "laptop"}
 
@@ -46,19 +57,19 @@ def root(tmp_path: Path) -> str:
 def test_outputs_are_listed_by_experiment_with_their_state(root: str) -> None:
     listed = list_outputs(root)
     assert [(each.experiment, each.step, each.status.state.value) for each in listed.outputs] == [
-        ("exp42", "raw/web", "finished"),
+        ("sweep", "swept", "finished"),
         ("nightly", "data/clean", "finished"),
         ("nightly", "data/clean", "finished"),
         ("nightly", "report", "at work"),
         ("nightly", "train", "failed"),
-        ("sweep", "swept", "finished"),
+        ("exp42", "raw/web", "finished"),
     ]
     assert listed.cuts == () and {len(each.version) for each in listed.outputs} == {6}
     newest, older = listed.outputs[1:3]
     assert (newest.status.since or 0) >= (older.status.since or 0) and newest.version != older.version
     train = listed.outputs[4].status
     assert (train.dag, train.run, train.task, train.map_index) == ("nightly", "manual__1", "train", 3)
-    assert listed.outputs[5].status.producer == "script /home/ada/sweep.py on laptop"
+    assert listed.outputs[0].status.producer == "script /home/ada/sweep.py on laptop"
     counts = {
         each.name: {state.value: count for state, count in each.states.items()}
         for each in experiments_of(listed.outputs)
@@ -77,6 +88,30 @@ def test_size_and_commit_come_from_manifest_and_attempt(root: str) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | {"code_commit": "abc123"}))
     details = read_details(clean)
     assert [(each.size_bytes, each.files, each.commit) for each in details] == [(12, 2, "abc123"), (12, 2, None)]
+
+
+def test_outputs_are_sorted_and_those_without_a_value_come_last(root: str) -> None:
+    outputs = list_outputs(root).outputs
+    sizes = read_sizes(outputs)
+    assert sorted(sizes.size_bytes.values()) == [4, 12, 12] and sizes.cut == ""
+    orders: dict[Order, list[str]] = {
+        "size": ["swept", "data/clean", "data/clean", "report", "train", "raw/web"],
+        "-size": ["data/clean", "data/clean", "swept", "report", "train", "raw/web"],
+        "step": ["data/clean", "data/clean", "raw/web", "report", "swept", "train"],
+        "-state": ["swept", "data/clean", "data/clean", "raw/web", "train", "report"],
+    }
+    for order, steps in orders.items():
+        assert [each.step for each in in_order(outputs, order, sizes.size_bytes)] == steps, order
+    newest = [each.status.since for each in in_order(outputs, "-since", {})]
+    assert newest[:-1] == sorted(filter(None, newest), reverse=True) and newest[-1] is None
+
+
+def test_sizes_that_take_too_long_are_said_to_lack(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    outputs = list_outputs(root).outputs
+    monkeypatch.setattr(listing, "_SIZES_AT_ONCE", 1)
+    monkeypatch.setattr(listing, "_MAX_SECONDS", -1.0)
+    sizes = read_sizes(outputs)
+    assert sizes.size_bytes == {} and "The sizes of 0 of 3 finished outputs are known" in sizes.cut
 
 
 def test_pin_counts_from_prefix_and_folder_above(root: str) -> None:
@@ -118,6 +153,26 @@ def test_list_ends_at_its_limit_and_says_so(root: str) -> None:
         Path(root, f"empty{index}").mkdir()
     assert "ends at 2 folders that are no outputs" in scan_outputs(root, ScanLimits(100, 2, 60.0)).cut
     assert "ends after 0 s" in scan_outputs(root, ScanLimits(1_000, 1_000, 0.0)).cut
+
+
+def test_folder_of_a_bucket_is_read_by_pages(
+    served: tuple[LoopbackServer, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, folder = served
+    list_page = pages.list_page
+    monkeypatch.setattr(pages, "list_page", lambda *given, **named: list_page(*given, **named, limit=4))
+    made = sorted(make_output(folder, "step", value) for value in range(9))
+    for number in range(40):
+        write_text(f"{made[0]}/shard-{number:03d}", "")
+    found = scan_outputs(folder)
+    assert (list(found.outputs), found.cut) == (made, "")
+    server.requests.clear()
+    assert scan_outputs(made[0]).outputs == () and len(server.requests) > 10
+    server.requests.clear()
+    cut = scan_outputs(folder, ScanLimits(4, 0, 60.0))
+    assert (list(cut.outputs), cut.cut) == (made[:4], f"only the first 4 names in {folder} are read")
+    assert len(server.requests) < 10
+    assert "the time of a search ended after 4 names" in scan_outputs(folder, ScanLimits(99, 99, -1.0)).cut
 
 
 def test_records_that_take_too_long_are_left_out(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,3 +261,16 @@ def test_newest_experiment_file_names_the_output(tmp_path: Path) -> None:
     assert files.cut.startswith("1 of 4 files of experiments in ")
     assert [file.name for file in files.files] == ["new", "old", "older"]
     assert files.experiment_of_output() == {"/x/a": "new"}
+
+
+def test_files_above_count_if_they_name_an_output_below(tmp_path: Path) -> None:
+    below = tmp_path / "team"
+    for prefix, name, output in (
+        (tmp_path, "ours", below / "a-1"),
+        (tmp_path, "theirs", tmp_path / "team2/a-1"),
+        (below, "own", tmp_path / "b-1"),
+    ):
+        write_experiment_info(str(prefix), name, [{"output_path": str(output)}], "e.py", "c0")
+    files = read_experiment_files([str(below), str(tmp_path)])
+    assert {file.name for file in files.files} == {"own", "ours", "theirs"}
+    assert {file.name for file in files.of(str(below))} == {"own", "ours"}

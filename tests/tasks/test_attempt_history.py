@@ -22,6 +22,7 @@ from tradewind.tasks.attempt_history import (
     read_attempt_history,
     report_attempt,
 )
+from tradewind.tasks.pod_summary import format_summary
 
 START = 1_790_000_000.0
 CLAIM = "2026-09-21T14:13:20+00:00"
@@ -107,11 +108,22 @@ def test_report_sums_what_the_attempt_cost() -> None:
     report = report_attempt(ended, ROUGH, "/out", is_active=False, now=START + 9999)
     cost = report.cost
     assert cost is not None
-    assert (cost.wall_s, cost.waiting_s, cost.down_s, cost.lost_steps) == (310, 48, 30, 31)
+    assert (cost.wall_s, cost.waiting_s, cost.down_s, cost.lost_steps) == (310, 38, 30, 31)
     assert cost.resources == "v4-16" and cost.slice_hours == pytest.approx((310 - 48 - 10) / 3600)
     assert (report.preemptions, report.failures, report.restarts) == (1, 1, 2)
     assert report.events[-1].kind.value == "committed" and report.reason is None
     assert report.producer == "run manual__1 of train"
+
+
+def test_seconds_of_waits_and_restarts_count_once_as_in_the_log(tmp_path: Path) -> None:
+    names = {
+        20: "waiting", 40: "reserved", 50: "started", 60: "first_step", 100: "preempted", 101: "waiting",
+        161: "reserved", 170: "started", 180: "failed", 185: "started", 200: "first_step", 300: "done",
+    }  # fmt: skip
+    events = [event(name, at) for at, name in names.items()]
+    cost = report_attempt(attempt(), events, "/out", is_active=False, now=START + 300).cost
+    assert cost is not None and (cost.waiting_s, cost.down_s) == (20 + 60, 100 - 60)
+    assert "waited 80 s" in (format_summary(events, str(tmp_path)) or "")
 
 
 def test_reason_is_own_error_else_last_end_of_pod() -> None:

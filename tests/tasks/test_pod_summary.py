@@ -69,7 +69,7 @@ def write_timeline(output: Path, attempt: int, text: str) -> None:
 
 
 def test_restarted_pod_has_summary_with_goodput_if_measured(output: Path) -> None:
-    restarts = "1 preemption, 1 failure, 31 steps lost, waited 1.1 min"
+    restarts = "1 preemption, 1 failure, 31 steps lost, waited 63 s"
     assert format_summary(ROUGH, str(output)) == restarts
     write_metrics(output)
     assert format_summary(ROUGH, str(output)) == f"{restarts}, goodput 0.25"

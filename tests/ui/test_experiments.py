@@ -12,6 +12,7 @@ import pytest
 from tests.evaluation.made_results import made_record, made_task
 from tests.support.outputs import make_output
 from tradewind.evaluation.results import write_results
+from tradewind.records.info_files import write_experiment_info
 from tradewind.records.lease import Phase
 from tradewind.storage.errors import StoreUnavailableError
 
@@ -24,8 +25,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     root = str(tmp_path_factory.mktemp("store"))
     for value in range(3):
         make_output(root, "data/clean", value)
-    make_output(root, "train", end=Phase.FAILED)
+    failed = make_output(root, "train", end=Phase.FAILED)
     write_results(make_output(root, "measured"), made_record(), [made_task("arc")])
+    named = [failed, f"{root}/never-0a1b2c", "/elsewhere/a-0a1b2c"]
+    write_experiment_info(root, "plan", [{"output_path": path} for path in named], "dag.py", "c0")
     Path(root, "link").symlink_to("/etc")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AIRFLOW__TRADEWIND__ALLOWED_ROOTS", root)
@@ -53,6 +56,12 @@ def test_outputs_are_paged_and_filtered(store: str, client: Any) -> None:
     assert (page["prefix"], page["roots"], page["total"], page["admitted"]) == (store, [store], 5, 5)
     assert [(row["output"]["step"], row["versions"]) for row in page["rows"]] == [("data/clean", 3)] * 2
     assert page["rows"][0]["details"]["size_bytes"] == 4
+    orders = ("step", "-since", "-size", "color")
+    sorts = {sort: client.get("/experiments/outputs", params={"sort": sort}) for sort in orders}
+    assert [answer.status_code for answer in sorts.values()] == [200, 200, 200, 422]
+    assert [row["output"]["step"] for row in sorts["step"].json()["rows"]] == ["data/clean"] * 3 + ["measured", "train"]
+    assert [row["output"]["step"] for row in sorts["-since"].json()["rows"]][::4] == ["measured", "data/clean"]
+    assert [row["output"]["step"] for row in sorts["-size"].json()["rows"]][-1] == "train"
     assert page["experiments"] == [{"name": "nightly", "states": {"finished": 4, "failed": 1}}]
     last = client.get("/experiments/outputs", params={"limit": 2, "offset": 4}).json()
     assert [row["output"]["step"] for row in last["rows"]] == ["train"]
@@ -106,15 +115,21 @@ def test_list_before_is_shown_while_a_newer_is_read(store: str, client: Any, mon
     reads, answered = experiments._reads(wait_s=60), threading.Event()
     reads._ttl_s = 0.0
     monkeypatch.setattr(experiments, "_LISTS", reads)
+    boards = client.get("/experiments/leaderboards").json()
     first = client.get("/experiments/outputs", params={"limit": 2}).json()
     monkeypatch.setattr("tradewind_ui.api.experiments.list_outputs", lambda *_: answered.wait(60))
     reads._wait_s = 0.05
     try:
         second = client.get("/experiments/outputs", params={"limit": 2, "offset": 2}).json()
+        later = {route: client.get(f"/experiments/{route}").json() for route in ("files", "leaderboards")}
     finally:
         answered.set()
     assert first["reading_s"] is None and second["reading_s"] > 0
     assert (second["admitted"], len(second["rows"]), second["read_at"]) == (5, 2, first["read_at"])
+    assert all(each["reading_s"] > 0 for each in later.values())
+    assert later["leaderboards"]["evaluations"] == boards["evaluations"] and boards["evaluations"]["boards"]
+    [file] = later["files"]["files"]
+    assert (file["name"], file["counts"]["states"], file["missing"], file["elsewhere"]) == ("plan", {"failed": 1}, 1, 1)
 
 
 def test_store_that_does_not_answer_takes_no_thread_of_airflow(

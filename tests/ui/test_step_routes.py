@@ -126,6 +126,8 @@ def test_output_of_a_later_run_is_said_to_be_its(server: Server, output: str) ->
     write_text(lease_path(output), lease.to_json())
     about = server.get("about")[1]
     assert (about["state"], about["is_by_other_run"]) == ("finished", True)
+    assert about["made_by"] == {**by, "map_index": -1}
+    assert [each["made_by"]["run"] for each in server.get("attempts")[1]["attempts"]] == [RUN, RUN]
 
 
 def test_each_route_reads_the_output(server: Server, output: str) -> None:
@@ -208,8 +210,6 @@ def test_output_of_other_kinds_of_files_is_told(server: Server, output: str) -> 
     assert server.get("attempts")[0] == 200
 
 
-def test_few_requests_read_stores_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fastapi import HTTPException
 def test_linked_folder_of_an_output_is_not_read(server: Server, output: str, tmp_path: Path) -> None:
     """``hostile/test_linked_folders`` has all readers; each of these routes confines them."""
     attempts = Path(output, ".attempts")
@@ -232,6 +232,8 @@ def test_kept_steps_take_little_memory(server: Server) -> None:
     assert kept.output_path == path
 
 
+def test_few_requests_read_stores_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fastapi import HTTPException
 
     outputs = importlib.import_module("tradewind_ui.api.step_outputs")
     monkeypatch.setattr(outputs, "_WAIT_S", 0.01)
@@ -244,7 +246,8 @@ def test_kept_steps_take_little_memory(server: Server) -> None:
             await anext(outputs.few_at_once(NO_ROOTS))
         assert refused.value.status_code == 503
         await first.aclose()
-        await anext(outputs.few_at_once())
+        await anext(second)
+        await second.aclose()
 
     asyncio.run(ask())
     assert all(

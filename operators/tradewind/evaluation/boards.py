@@ -14,6 +14,7 @@ from typing import Final
 from tradewind.evaluation.evaluated import Measured, Subject, read_existing
 from tradewind.evaluation.leaderboard import by_question, metrics_of, ranking_title
 from tradewind.evaluation.results import EvaluationRecord, Score
+from tradewind.evaluation.samples import SampleRows, sample_rows
 from tradewind.evaluation.summary import status_text
 from tradewind.text import single_line
 
@@ -37,6 +38,7 @@ class BoardScore:
         problem: The error of the task, if any.
         started_at: In seconds since 1970.
         commit: Commit of the code, if it is known.
+        samples: Where its answers are; None for a group of tasks.
     """
 
     label: str
@@ -53,6 +55,7 @@ class BoardScore:
     problem: str
     started_at: float
     commit: str | None
+    samples: SampleRows | None
 
 
 @dataclass(frozen=True)
@@ -154,4 +157,5 @@ def _row(label: str, measured: Measured, score: Score | None) -> BoardScore:
         problem=single_line(task.error or record.error or ""),
         started_at=record.started_at,
         commit=None if record.commit is None else single_line(record.commit, 80),
+        samples=sample_rows(measured.path, measured.name, task, score),
     )

@@ -21,6 +21,8 @@ from tradewind.evaluation.results import (
     MAX_RECORD_BYTES,
     MAX_TASKS,
     RECORD_FILE,
+    SAMPLES_FILE,
+    SCORE_COLUMN,
     EvaluationRecord,
     TaskResult,
 )
@@ -39,10 +41,7 @@ from tradewind.storage import file_system_at, open_file
 from tradewind.storage.filesystems import remove_file
 from tradewind.text import single_line
 
-SAMPLES_FILE: Final = "samples.parquet"
 SUMMARY_FILE: Final = "summary.md"
-SCORE: Final = "score/"
-"""Prefix of the column of a metric in ``samples.parquet``."""
 MAX_DOCUMENTS: Final = 5_000_000
 """Bound for the rows of a file of samples that is read."""
 _TEXTS: Final = ("task", "document", "prompt", "prompt_sha256", "target", "answer", "error")
@@ -101,7 +100,7 @@ def write_samples(path: str, results: Sequence[TaskResult]) -> None:
     metrics = sorted({metric for result in results for sample in result.samples for metric in sample.scores})
     schema = pa.schema(
         [pa.field(name, pa.string(), nullable=name == "error") for name in _TEXTS]
-        + [pa.field(f"{SCORE}{metric}", pa.float64()) for metric in metrics]
+        + [pa.field(f"{SCORE_COLUMN}{metric}", pa.float64()) for metric in metrics]
     )
     with atomic_writer(path) as file, parquet.ParquetWriter(file, schema, compression="zstd") as writer:
         rows = _sample_rows(results, metrics)
@@ -119,7 +118,7 @@ def _sample_rows(results: Sequence[TaskResult], metrics: Sequence[str]) -> Itera
                 "prompt_sha256": prompt_sha256(sample),
                 "error": sample.error,
                 **{name: bounded_text(text) for name, text in texts.items()},
-                **{f"{SCORE}{metric}": finite_score(sample, metric) for metric in metrics},
+                **{f"{SCORE_COLUMN}{metric}": finite_score(sample, metric) for metric in metrics},
             }
 
 
@@ -152,7 +151,7 @@ class _FormatError(Exception):
 
 def _collect_scores(file: Any, found: Mapping[str, TaskScores]) -> None:
     names = file.schema_arrow.names
-    metrics = [name for name in names if name.startswith(SCORE)]
+    metrics = [name for name in names if name.startswith(SCORE_COLUMN)]
     kinds = {name: file.schema_arrow.field(name).type for name in metrics}
     if wrong := [name for name, kind in kinds.items() if not pa.types.is_floating(kind)]:
         raise _FormatError(f"{single_line(wrong[0])} holds no numbers")
@@ -172,7 +171,7 @@ def _collect_scores(file: Any, found: Mapping[str, TaskScores]) -> None:
             scores.prompts[document] = prompt
             for name in metrics:
                 if row[name] is not None and math.isfinite(row[name]):
-                    scores.scores.setdefault(name.removeprefix(SCORE), {})[document] = row[name]
+                    scores.scores.setdefault(name.removeprefix(SCORE_COLUMN), {})[document] = row[name]
 
 
 def _check_lengths(column: Any, name: str) -> None:

@@ -35,6 +35,9 @@ from tradewind.storage.bounded_read import Content
 
 SCHEMA: Final = "tradewind.evaluation/1"
 RECORD_FILE: Final = "record.json"
+SAMPLES_FILE: Final = "samples.parquet"
+SCORE_COLUMN: Final = "score/"
+"""Prefix of the column of a metric in it."""
 MAX_RECORD_BYTES: Final = 4 << 20
 """Bound for a record, which becomes twenty times as large when parsed."""
 MAX_TASKS: Final = 2_000

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tradewind.evaluation.results import EvaluationRecord, Score, Status, TaskRecord
+from tradewind.evaluation.samples import SampleRows, sample_rows
 from tradewind.evaluation.scores import MIN_COVERAGE
 from tradewind.text import as_markdown, format_columns, format_duration, format_time, markdown_text, single_line
 
@@ -77,7 +78,10 @@ def arrow(higher_is_better: bool | None) -> str:
 
 def summary_markdown(record: EvaluationRecord) -> str:
     """Return ``summary.md``."""
-    parts = [f"# {markdown_text(record.model.name)}: {markdown_text(record.evaluation)}", "\n".join(_facts(record))]
+    parts = [
+        f"# {markdown_text(record.model.name)}: {markdown_text(record.evaluation)}",
+        "\n".join(f"- {markdown_text(fact)}" for fact in _facts(record)),
+    ]
     if record.tasks:
         parts += [as_markdown(summary_rows(record)), f"{_INTERVALS} {_GROUP}" if record.groups else _INTERVALS]
     if missing := [f"- {markdown_text(line)}" for line in _missing(record)]:
@@ -87,20 +91,24 @@ def summary_markdown(record: EvaluationRecord) -> str:
 
 
 def _facts(record: EvaluationRecord) -> Iterator[str]:
-    model, serving = record.model, record.serving
-    version = f", version {model.version}" if model.version else ""
-    yield f"- Status: {record.status.replace('_', ' ')}{f': {markdown_text(record.error)}' if record.error else ''}"
-    yield f"- Model: {markdown_text(f'{model.path}{version}')}"
+    yield f"Status: {record.status.replace('_', ' ')}{f': {record.error}' if record.error else ''}"
+    yield _model_fact(record)
+    serving = record.serving
     served = [" ".join(filter(None, (serving.engine, serving.version))), *filter(None, [serving.hardware])]
-    yield f"- Served by: {markdown_text(', '.join(served))}"
+    yield f"Served by: {', '.join(served)}"
     if record.harness_version:
-        yield f"- Harness: {markdown_text(f'{record.evaluation} {record.harness_version}')}"
+        yield f"Harness: {record.evaluation} {record.harness_version}"
     if record.commit:
-        yield f"- Commit: {markdown_text(record.commit)}"
+        yield f"Commit: {record.commit}"
     pause = f", of which {format_duration(record.paused_s)} paused" if record.paused_s else ""
-    yield f"- From {format_time(record.started_at)}, {format_duration(record.ended_at - record.started_at)}{pause}"
+    yield f"From {format_time(record.started_at)}, {format_duration(record.ended_at - record.started_at)}{pause}"
     speed = f", {record.tokens_per_second:,.0f} tokens/s" if record.tokens_per_second is not None else ""
-    yield f"- {record.requests:,} requests, {record.cached:,} of them answered by an earlier attempt{speed}"
+    yield f"{record.requests:,} requests, {record.cached:,} of them answered by an earlier attempt{speed}"
+
+
+def _model_fact(record: EvaluationRecord) -> str:
+    version = f", version {record.model.version}" if record.model.version else ""
+    return f"Model: {record.model.path}{version}"
 
 
 @dataclass(frozen=True)
@@ -114,6 +122,7 @@ class ScoreRow:
         scored, documents: Documents with a score, and all of them.
         status: In words.
         error: Why documents have no score.
+        samples: Where its answers are; None for a group, whose tasks have rows of their own.
     """
 
     task: str
@@ -129,6 +138,7 @@ class ScoreRow:
     higher_is_better: bool | None
     status: str
     error: str | None
+    samples: SampleRows | None
 
 
 @dataclass(frozen=True)
@@ -137,7 +147,8 @@ class ScoreTable:
 
     Attributes:
         status, error: Of the whole evaluation.
-        facts: What was measured, with what and when, in sentences.
+        model_path: Where the model is; ``is_model_stored`` says whether that is a path, and not a model of a hub.
+        facts: With what and when it was measured, in sentences.
         left_out: How many rows are missing.
     """
 
@@ -146,27 +157,30 @@ class ScoreTable:
     error: str | None
     model: str
     model_path: str
+    is_model_stored: bool
     facts: tuple[str, ...]
     rows: tuple[ScoreRow, ...]
     left_out: int
 
 
-def score_table(record: EvaluationRecord) -> ScoreTable:
+def score_table(output_path: str, record: EvaluationRecord) -> ScoreTable:
     """Return the scores of an evaluation for a page."""
-    rows = [row for name, task in record.entries() for row in _score_rows(name, task)]
+    rows = [row for name, task in record.entries() for row in _score_rows(output_path, name, task)]
+    path = single_line(record.model.path, MAX_CELL_CHARS)
     return ScoreTable(
         single_line(record.evaluation),
         record.status.replace("_", " "),
         record.error and single_line(record.error, MAX_CELL_CHARS),
         single_line(record.model.name),
-        single_line(record.model.path, MAX_CELL_CHARS),
-        tuple(single_line(line.removeprefix("- "), MAX_CELL_CHARS) for line in _facts(record)),
+        path,
+        path == record.model.path and ("://" in path or path.startswith("/")),
+        tuple(single_line(fact, MAX_CELL_CHARS) for fact in _facts(record) if fact != _model_fact(record)),
         tuple(rows[:MAX_TABLE_ROWS]),
         max(0, len(rows) - MAX_TABLE_ROWS),
     )
 
 
-def _score_rows(name: str, task: TaskRecord) -> Iterator[ScoreRow]:
+def _score_rows(output_path: str, name: str, task: TaskRecord) -> Iterator[ScoreRow]:
     error = single_line(task.error, MAX_CELL_CHARS) if task.error else None
     for score in task.scores or (None,):
         value, low, high = (score.value, score.low, score.high) if score is not None else (None, None, None)
@@ -184,4 +198,5 @@ def _score_rows(name: str, task: TaskRecord) -> Iterator[ScoreRow]:
             score.higher_is_better if score is not None else None,
             status_text(task, score),
             error,
+            sample_rows(output_path, name, task, score),
         )

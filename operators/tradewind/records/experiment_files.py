@@ -72,6 +72,20 @@ class ExperimentFiles:
         """Return output path → name of the newest experiment with it."""
         return {path: file.name for file in reversed(self.files) for path in file.outputs}
 
+    def of(self, prefix: str) -> list[ExperimentFile]:
+        """Return the files of the prefix itself, and those of folders above it that name an output below it."""
+        own = posixpath.join(prefix, EXPERIMENTS_FOLDER)
+        return [
+            file
+            for file in self.files
+            if posixpath.dirname(file.path) == own or any(is_below(path, prefix) for path in file.outputs)
+        ]
+
+
+def is_below(output_path: str, prefix: str) -> bool:
+    """Whether the path of an output is below a prefix."""
+    return output_path.startswith(posixpath.join(prefix, ""))
+
 
 def read_experiment_files(prefixes: Sequence[str]) -> ExperimentFiles:
     """Read the files of experiments of these prefixes, with a bound for files and seconds.

@@ -12,9 +12,9 @@ import posixpath
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from tradewind.records.attempts import attempt_path, parse_attempt
 from tradewind.records.discovery import FoundOutputs, ScanLimits, scan_outputs
@@ -22,6 +22,7 @@ from tradewind.records.experiment_files import ExperimentFiles, read_experiment_
 from tradewind.records.manifests import OLDER_MANIFEST_FILE, Manifest, manifest_path
 from tradewind.records.parsing import RecordFormatError
 from tradewind.records.pins import pinned_outputs
+from tradewind.records.producers import TaskOfRun, task_of
 from tradewind.records.record import Record, RecordState, read_records
 from tradewind.storage.bounded_read import Content
 from tradewind.storage.errors import BadRecordError
@@ -35,10 +36,9 @@ _MAX_SECONDS: Final = 60.0
 _RECORDS_AT_ONCE: Final = 250
 """Outputs whose leases are in memory together; each lease may have a megabyte."""
 _DETAILS_AT_ONCE: Final = 8
+_SIZES_AT_ONCE: Final = 32
 _MAX_DETAIL_BYTES: Final = 2 << 20
 """Bound for a manifest, of about 20,000 files, and for the file of an attempt."""
-_MAX_ID_CHARS: Final = 250
-"""Airflow's bound for the id of a DAG, a run or a task."""
 _MD5: Final = re.compile(r"[0-9a-f]{32}")
 _VERSIONED: Final = re.compile(r"(.+)-([0-9a-f]{6})|(.+)_([0-9a-f]{8})")
 """Ends of output paths: those of steps, and those of Marin's ``StepSpec``."""
@@ -76,20 +76,17 @@ class OutputStatus:
         lease = record.lease
         if lease is None or lease.flaw is not None:
             return OutputStatus(path, record.state, 0, "", "", None)
-        by = lease.by
-        ids = {name: _id(by.get(name)) for name in ("dag", "run", "task")}
-        index, script = by.get("map_index"), by.get("script")
+        made_by, script = task_of(lease.by) or TaskOfRun(), lease.by.get("script")
         return OutputStatus(
             output_path=path,
             state=record.state,
             attempt=lease.attempt,
-            producer=single_line(format_producer(by)),
+            producer=single_line(format_producer(lease.by)),
             job=single_line(lease.job),
             since=lease.timestamp,
-            map_index=index if isinstance(index, int) and 0 <= index < 1 << 31 else -1,
             script=posixpath.basename(single_line(script)).removesuffix(".py") if isinstance(script, str) else "",
             version=lease.version[:6] if _MD5.fullmatch(lease.version) else "",
-            **ids,
+            **vars(made_by),
         )
 
 
@@ -144,7 +141,7 @@ class OutputList:
     """All outputs below a prefix.
 
     Attributes:
-        outputs: By experiment and step, the newest version first.
+        outputs: By experiment, the one that changed last first; in it by step, the newest version first.
         experiment_files: Files in which executors say what belongs together.
         cuts: Sentences that say what the list lacks.
         took_s: Seconds that the reads took.
@@ -180,7 +177,18 @@ def list_outputs(prefix: str, above: Sequence[str] = (), max_outputs: int = MAX_
         step, version = _step_and_version(prefix, path)
         experiment = status.dag or status.script or named.get(path, "")
         outputs.append(ListedOutput(status, step, version or status.version, experiment, path in pinned))
-    outputs.sort(key=lambda each: (each.experiment == "", each.experiment, each.step, -(each.status.since or 0.0)))
+    changed: dict[str, float] = {}
+    for each in outputs:
+        changed[each.experiment] = max(changed.get(each.experiment, 0.0), each.status.since or 0.0)
+    outputs.sort(
+        key=lambda each: (
+            each.experiment == "",
+            -changed[each.experiment],
+            each.experiment,
+            each.step,
+            -(each.status.since or 0.0),
+        )
+    )
     cuts = _cuts(prefix, found, len(read), files)
     return OutputList(prefix, tuple(outputs), files, cuts, time.monotonic() - began, time.time())
 
@@ -200,6 +208,66 @@ def read_details(outputs: Sequence[OutputStatus]) -> list[OutputDetails]:
     return details
 
 
+@dataclass(frozen=True)
+class OutputSizes:
+    """Sizes of finished outputs.
+
+    Attributes:
+        size_bytes: Output path → size of its result.
+        cut: A sentence that says how many manifests were not read; empty if all were.
+        read_at: When the reads ended, in seconds since the epoch.
+    """
+
+    size_bytes: Mapping[str, int]
+    cut: str
+    read_at: float
+
+
+def read_sizes(outputs: Sequence[ListedOutput]) -> OutputSizes:
+    """Read the sizes of finished outputs, as many as are read in ``_MAX_SECONDS``.
+
+    Raises:
+        StoreUnavailableError: The store does not answer.
+    """
+    began = time.monotonic()
+    finished = [each.status for each in outputs if each.status.state is RecordState.FINISHED and each.status.attempt]
+    sizes: dict[str, int] = {}
+    read = 0
+    while read < len(finished) and time.monotonic() - began <= _MAX_SECONDS:
+        some = finished[read : read + _SIZES_AT_ONCE]
+        contents = read_contents([_files_of(each)[0] for each in some], _MAX_DETAIL_BYTES)
+        older = [_files_of(each)[1] for each in some if _files_of(each)[0] not in contents]
+        contents |= read_contents(older, _MAX_DETAIL_BYTES) if older else {}
+        found = {each.output_path: _details(each, contents).size_bytes for each in some}
+        sizes |= {path: size for path, size in found.items() if size is not None}
+        read += len(some)
+    cut = ""
+    if read < len(finished):
+        cut = (
+            f"The sizes of {read:,} of {len(finished):,} finished outputs are known, since the store gave no more "
+            f"manifests in {_MAX_SECONDS:.0f} s: narrow the prefix to sort all by size."
+        )
+    return OutputSizes(sizes, cut, time.time())
+
+
+Order = Literal["step", "-step", "state", "-state", "since", "-since", "size", "-size"]
+"""What outputs are sorted by; with a minus the last or largest come first."""
+
+
+def in_order(outputs: Iterable[ListedOutput], order: Order, size_bytes: Mapping[str, int]) -> list[ListedOutput]:
+    """Return the outputs in another order, those without a value last; equal ones stay in theirs."""
+    values: dict[str, Callable[[ListedOutput], Any]] = {
+        "step": lambda each: each.step.lower(),
+        "state": lambda each: each.status.state.value,
+        "since": lambda each: each.status.since,
+        "size": lambda each: size_bytes.get(each.path),
+    }
+    pairs = [(values[order.removeprefix("-")](each), each) for each in outputs]
+    known = [pair for pair in pairs if pair[0] is not None]
+    known.sort(key=lambda pair: pair[0], reverse=order.startswith("-"))
+    return [each for _, each in known] + [each for value, each in pairs if value is None]
+
+
 def _read_statuses(paths: Sequence[str]) -> list[OutputStatus]:
     """Return the statuses that can be read in time."""
     began = time.monotonic()
@@ -216,11 +284,6 @@ def _step_and_version(prefix: str, path: str) -> tuple[str, str]:
     below = path.removeprefix(posixpath.join(prefix, ""))
     match = _VERSIONED.fullmatch(below)
     return (match[1] or match[3], match[2] or match[4]) if match else (below, "")
-
-
-def _id(value: Any) -> str:
-    """Return an id of Airflow; nothing for a text that is none."""
-    return value if isinstance(value, str) and len(value) <= _MAX_ID_CHARS and value.isprintable() else ""
 
 
 def _cuts(prefix: str, found: FoundOutputs, read: int, files: ExperimentFiles) -> tuple[str, ...]:

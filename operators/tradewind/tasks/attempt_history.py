@@ -8,6 +8,7 @@ file that cannot be read is named, and the other attempts are shown.
 from __future__ import annotations
 
 import datetime
+import math
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from tradewind.records.attempts import (
     parse_attempt,
 )
 from tradewind.records.parsing import COUNT, TEXT, RecordFormatError, parse_fields, parse_object
+from tradewind.records.producers import TaskOfRun, task_of
 from tradewind.records.record import Record, RecordState
 from tradewind.runtime.pods.timeline import (
     TIMELINE_FILE,
@@ -33,6 +35,7 @@ from tradewind.runtime.pods.timeline import (
     TimelineEvent,
     read_timeline,
     summary,
+    waits,
 )
 from tradewind.storage.bounded_read import SMALL, Content
 from tradewind.storage.files import list_names, read_contents
@@ -135,8 +138,8 @@ class AttemptCost:
 
     Attributes:
         wall_s: Seconds from its claim to its end, or until now.
-        waiting_s: Seconds of it without a slice.
-        down_s: Seconds of it from the ends of its processes to their next steps.
+        waiting_s: Seconds in which its pod waited for slices, as in the task's log.
+        down_s: Other seconds from the ends of its processes to their next steps.
         lost_steps: Finished steps that were made again.
         slice_hours: Hours, each of one slice, that its pod held; None without a pod.
         resources: Its resources in words; None if the file does not say.
@@ -156,6 +159,7 @@ class AttemptReport:
 
     Attributes:
         producer: The run or script that claimed it.
+        made_by: The task that claimed it; None outside Airflow.
         started_at: Its claim, in seconds since 1970; None if its file does not say.
         outcome: How it ended; None while it runs, or if no process recorded its end.
         reason: Why it ended.
@@ -172,6 +176,7 @@ class AttemptReport:
     job: str = ""
     cluster: str = ""
     producer: str = ""
+    made_by: TaskOfRun | None = None
     commit: str | None = None
     started_at: float | None = None
     ended_at: float | None = None
@@ -251,6 +256,7 @@ def report_attempt(
         job=attempt.job,
         cluster=attempt.cluster,
         producer=format_producer(attempt.by)[:MAX_TEXT],
+        made_by=task_of(attempt.by),
         commit=attempt.code_commit,
         started_at=started_at,
         ended_at=ended_at,
@@ -265,8 +271,8 @@ def report_attempt(
         restarts=pod.restarts,
         cost=AttemptCost(
             wall_s=max(0.0, until - begin) if until is not None and begin is not None else 0.0,
-            waiting_s=sum(_length(each, until) for each in phases if each.kind is PhaseKind.WAITING),
-            down_s=sum(each.down_s or 0.0 for each in marks),
+            waiting_s=pod.waiting_s,
+            down_s=_down_s(marks, list(waits(ordered, until or 0.0))),
             lost_steps=pod.lost_steps,
             slice_hours=_slice_hours(phases, until) if ordered else None,
             resources=_resources(attempt.spec),
@@ -465,6 +471,16 @@ def _with_goodput(output_path: str, report: AttemptReport, now: float) -> Attemp
 def _bounded(report: AttemptReport) -> AttemptReport:
     left_out = max(0, len(report.phases) - MAX_POINTS) + max(0, len(report.events) - MAX_POINTS)
     return replace(report, phases=report.phases[-MAX_POINTS:], events=report.events[-MAX_POINTS:], left_out=left_out)
+
+
+def _down_s(marks: Sequence[AttemptEvent], waited: Sequence[tuple[float, float]]) -> float:
+    """Return the seconds from ends to next steps, each second once, without those in which the pod waited."""
+    total, reached = 0.0, -math.inf
+    for at, down_s in sorted((mark.at, mark.down_s) for mark in marks if mark.down_s is not None):
+        start, reached = max(at, reached), max(reached, at + down_s)
+        overlaps = (min(reached, end) - max(start, begin) for begin, end in waited)
+        total += max(0.0, reached - start - sum(max(0.0, each) for each in overlaps))
+    return total
 
 
 def _slice_hours(phases: Sequence[AttemptPhase], until: float | None) -> float:

@@ -7,12 +7,11 @@ import posixpath
 from collections.abc import Sequence
 
 from tradewind.cloud_tpu.goodput import METRICS_FILE, CountedSteps, first_start, goodput, metrics_rows
-from tradewind.plans.estimates import format_hours
 from tradewind.records.attempts import attempt_folder
 from tradewind.runtime.pods.timeline import TIMELINE_FILE, Summary, TimelineEvent, read_timeline, summary
 from tradewind.steps import Hosts, Resources, TpuSlice
 from tradewind.storage.files import read_text
-from tradewind.text import pluralize
+from tradewind.text import format_duration, pluralize
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +30,7 @@ def pod_summary(output_path: str, attempt: int, resources: Resources | None) -> 
 
 
 def format_summary(events: Sequence[TimelineEvent], output_path: str) -> str | None:
-    """Format ``2 preemptions, 1 failure, 73 steps lost, waited 1 min, goodput 0.91``; None without a restart.
+    """Format ``2 preemptions, 1 failure, 73 steps lost, waited 4 min, goodput 0.91``; None without a restart.
 
     Goodput is included for a training that left its metrics in the output.
     """
@@ -41,7 +40,7 @@ def format_summary(events: Sequence[TimelineEvent], output_path: str) -> str | N
     parts = [pluralize(pod.preemptions, "preemption"), pluralize(pod.failures, "failure")]
     parts.append(f"{pluralize(pod.lost_steps, 'step')} lost")
     if pod.waiting_s >= 1:
-        parts.append(f"waited {format_hours(pod.waiting_s / 3600)}")
+        parts.append(f"waited {format_duration(pod.waiting_s)}")
     share = _goodput(pod, read_text(posixpath.join(output_path, METRICS_FILE)))
     return ", ".join([*parts, f"goodput {share:.2f}"] if share is not None else parts)
 

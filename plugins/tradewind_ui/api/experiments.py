@@ -17,27 +17,31 @@ from starlette.concurrency import run_in_threadpool
 from tradewind.deployment.fleet import deployment_roots
 from tradewind.evaluation.boards import EvaluationBoards, read_boards
 from tradewind.recipes.speedruns.found import SpeedrunBoards, read_speedrun_boards
-from tradewind.records.experiment_files import ExperimentFile
+from tradewind.records.experiment_files import ExperimentFile, is_below
 from tradewind.records.listing import (
     ListedOutput,
+    Order,
     OutputDetails,
     OutputFilter,
     OutputList,
+    OutputSizes,
     StateCounts,
     count_states,
     experiments_of,
+    in_order,
     list_outputs,
     read_details,
+    read_sizes,
 )
 from tradewind.records.pins import folders_above
 from tradewind.records.record import RecordState
 from tradewind.shared_reads import Running, SharedReads, TooManyReadsError
 from tradewind.storage import StorageError, UnsupportedStoreError, UnusablePathError
+from tradewind.storage.confinement import confined_to
 from tradewind.storage.errors import RecordsError
 from tradewind.text import single_line
 from tradewind_ui.api.security import READS_DATA
 
-from tradewind.storage.confinement import confined_to
 router = APIRouter(prefix="/experiments", dependencies=READS_DATA)
 
 MAX_EXPERIMENTS: Final = 500
@@ -72,14 +76,16 @@ class OutputsPage:
         roots: The roots of the deployment.
         reading_s: How many seconds the prefix has been read; None once it is. Until then the rest is of the list
             before, or empty if there is none.
-        rows: By experiment and step, the newest version first.
+        rows: By experiment, the one that changed last first; in it by step, the newest version first. Or as the
+            request says.
         offset: Place of the first row among those that the filter admits.
         admitted: Number of outputs that the filter admits.
         total: Number of all outputs that were read.
         experiments: All experiments, at most ``MAX_EXPERIMENTS``, whatever the filter.
         notes: Sentences that say what is left out.
         took_s: Seconds that the read took.
-        read_at: When it ended, in seconds since the epoch. Only pages of the same time are parts of one list.
+        read_at: When it ended, or the read of sizes, in seconds since the epoch. Only pages of the same time are parts
+            of one list.
     """
 
     prefix: str
@@ -102,7 +108,8 @@ class FileRow:
     Attributes:
         steps: Number of its steps.
         counts: States of those of its outputs that are in the list.
-        missing: Number of its outputs that are not below the prefix, or have no record.
+        missing: Number of its outputs below the prefix that are not in the list: without a record, or beyond its end.
+        elsewhere: Number of its outputs that are not below the prefix.
     """
 
     path: str
@@ -115,19 +122,22 @@ class FileRow:
     steps: int
     counts: StateCounts
     missing: int
+    elsewhere: int
 
 
 @dataclass(frozen=True)
 class FilesPage:
-    """The files of experiments beside a prefix, the newest first.
+    """The files of experiments beside a prefix, and those above that name an output below it, the newest first.
 
     Attributes:
         reading_s, notes: As in ``OutputsPage``.
+        left_out: Number of the files above that name none.
     """
 
     prefix: str
     reading_s: float | None
     files: list[FileRow]
+    left_out: int
     notes: list[str]
 
 
@@ -158,6 +168,7 @@ def _reads(wait_s: float = 5.0) -> SharedReads[Any]:
 
 
 _LISTS: Final[SharedReads[OutputList]] = _reads()
+_SIZES: Final[SharedReads[OutputSizes]] = _reads()
 _BOARDS: Final[SharedReads[_Boards]] = _reads()
 
 
@@ -170,6 +181,7 @@ async def experiment_outputs(
     experiment: Annotated[str | None, Query(max_length=MAX_CHARS)] = None,
     pinned: bool | None = None,
     file: Text = "",
+    sort: Order | None = None,
     offset: Annotated[int, Query(ge=0)] = 0,
     limit: Annotated[int, Query(ge=1, le=200)] = 100,
 ) -> OutputsPage:
@@ -180,16 +192,20 @@ async def experiment_outputs(
         producer: A part of the run or script that made the newest attempt.
         experiment: Name of an experiment; empty for outputs of which none is known.
         file: Path of an experiment's file that names the output.
+        sort: An order without experiments.
     """
     prefix, roots = await run_in_threadpool(_checked, prefix)
-    listed = await _list(prefix)
-    reading_s = None
-    if isinstance(listed, Running):
-        reading_s = listed.seconds
-        if listed.older is None:
-            return OutputsPage(prefix, roots, reading_s, [], offset, 0, 0, [], [], 0.0, 0.0)
-        listed = listed.older
+    listed, reading_s = await _list(prefix)
+    sizes: OutputSizes | None = OutputSizes({}, "", 0.0)
+    if listed is not None and sort in ("size", "-size"):
+        outputs = listed.outputs
+        sizes, sizing_s = await _shared(_SIZES, prefix, lambda: read_sizes(outputs))
+        reading_s = sizing_s if reading_s is None else reading_s
+    if listed is None or sizes is None:
+        return OutputsPage(prefix, roots, reading_s, [], offset, 0, 0, [], [], 0.0, 0.0)
     admitted = OutputFilter(text, frozenset(state or ()), producer, experiment, pinned, file).select(listed)
+    if sort is not None:
+        admitted = in_order(admitted, sort, sizes.size_bytes)
     versions = Counter((output.experiment, output.step) for output in admitted)
     shown = admitted[offset : offset + limit]
     details = await run_in_threadpool(_answered, prefix, lambda: read_details([each.status for each in shown]))
@@ -198,7 +214,7 @@ async def experiment_outputs(
         for output, detail in zip(shown, details, strict=True)
     ]
     experiments = experiments_of(listed.outputs)
-    notes = list(listed.cuts)
+    notes = [*listed.cuts, *filter(None, [sizes.cut])]
     if len(experiments) > MAX_EXPERIMENTS:
         notes.append(f"{MAX_EXPERIMENTS} of {len(experiments):,} experiments are offered: narrow the prefix.")
     return OutputsPage(
@@ -212,7 +228,7 @@ async def experiment_outputs(
         experiments=experiments[:MAX_EXPERIMENTS],
         notes=notes,
         took_s=round(listed.took_s, 2),
-        read_at=listed.read_at,
+        read_at=max(listed.read_at, sizes.read_at),
     )
 
 
@@ -220,36 +236,38 @@ async def experiment_outputs(
 async def experiment_files(prefix: Prefix = "") -> FilesPage:
     """Return the files of experiments beside a prefix and the folders above it."""
     prefix, _ = await run_in_threadpool(_checked, prefix)
-    listed = await _list(prefix)
-    if isinstance(listed, Running):
-        return FilesPage(prefix, listed.seconds, [], [])
+    listed, reading_s = await _list(prefix)
+    if listed is None:
+        return FilesPage(prefix, reading_s, [], 0, [])
     outputs = {output.path: output for output in listed.outputs}
-    files = listed.experiment_files.files
+    files = listed.experiment_files.of(prefix)
     notes = list(listed.cuts)
     if len(files) > MAX_FILES:
         notes.append(f"The newest {MAX_FILES} of {len(files):,} files are shown.")
-    return FilesPage(prefix, None, [_file_row(each, outputs) for each in files[:MAX_FILES]], notes)
+    rows = [_file_row(prefix, each, outputs) for each in files[:MAX_FILES]]
+    return FilesPage(prefix, reading_s, rows, len(listed.experiment_files.files) - len(files), notes)
 
 
 @router.get("/leaderboards")
 async def experiment_leaderboards(prefix: Prefix = "") -> Leaderboards:
     """Return leaderboards of the evaluations and speedruns below a prefix."""
     prefix, _ = await run_in_threadpool(_checked, prefix)
-    listed = await _list(prefix)
-    empty = EvaluationBoards((), ()), SpeedrunBoards((), ())
-    if isinstance(listed, Running):
-        return Leaderboards(prefix, listed.seconds, *empty, [])
-    paths = [output.path for output in listed.outputs]
-    boards = await _shared(
-        _BOARDS, prefix, lambda: _Boards(read_boards(prefix, paths), read_speedrun_boards(prefix, paths))
-    )
-    if isinstance(boards, Running):
-        return Leaderboards(prefix, boards.seconds, *empty, [])
-    return Leaderboards(prefix, None, boards.evaluations, boards.speedruns, list(listed.cuts))
+    listed, reading_s = await _list(prefix)
+    boards = None
+    if listed is not None:
+        paths = [output.path for output in listed.outputs]
+        boards, boards_s = await _shared(
+            _BOARDS, prefix, lambda: _Boards(read_boards(prefix, paths), read_speedrun_boards(prefix, paths))
+        )
+        reading_s = boards_s if reading_s is None else reading_s
+    if listed is None or boards is None:
+        return Leaderboards(prefix, reading_s, EvaluationBoards((), ()), SpeedrunBoards((), ()), [])
+    return Leaderboards(prefix, reading_s, boards.evaluations, boards.speedruns, list(listed.cuts))
 
 
-def _file_row(file: ExperimentFile, outputs: dict[str, ListedOutput]) -> FileRow:
+def _file_row(prefix: str, file: ExperimentFile, outputs: dict[str, ListedOutput]) -> FileRow:
     own = [outputs[path] for path in file.outputs if path in outputs]
+    elsewhere = sum(not is_below(path, prefix) for path in file.outputs)
     return FileRow(
         path=file.path,
         name=file.name,
@@ -260,7 +278,8 @@ def _file_row(file: ExperimentFile, outputs: dict[str, ListedOutput]) -> FileRow
         problem=file.problem,
         steps=len(file.outputs),
         counts=count_states(file.name, own),
-        missing=len(file.outputs) - len(own),
+        missing=len(file.outputs) - len(own) - elsewhere,
+        elsewhere=elsewhere,
     )
 
 
@@ -277,7 +296,7 @@ def _checked(prefix: str) -> tuple[str, list[str]]:
     return prefix.rstrip("/") or "/", list(roots.paths)
 
 
-async def _list(prefix: str) -> OutputList | Running[OutputList]:
+async def _list(prefix: str) -> tuple[OutputList | None, float | None]:
     roots = deployment_roots()
     return await _shared(
         _LISTS,
@@ -286,16 +305,19 @@ async def _list(prefix: str) -> OutputList | Running[OutputList]:
     )
 
 
-async def _shared(reads: SharedReads[T], prefix: str, read: Callable[[], T]) -> T | Running[T]:
+async def _shared(reads: SharedReads[T], prefix: str, read: Callable[[], T]) -> tuple[T | None, float | None]:
+    """Return the newest result, None before the first, and for how many seconds a newer one has been read."""
     try:
         found = await reads.get(prefix, lambda: _confined(read))
     except TooManyReadsError:
         raise HTTPException(503, "Other folders are being read for other users: open the page again soon.") from None
     except StorageError as error:
         raise _refusal(error) from None
-    if isinstance(found, Running) and found.seconds > HUNG_S:
+    if not isinstance(found, Running):
+        return found, None
+    if found.seconds > HUNG_S:
         raise HTTPException(503, f"{prefix}: the store has not answered for minutes. Narrow the prefix.")
-    return found
+    return found.older, found.seconds
 
 
 def _answered(prefix: str, read: Callable[[], T]) -> T:
@@ -305,10 +327,10 @@ def _answered(prefix: str, read: Callable[[], T]) -> T:
         raise _refusal(error) from None
 
 
-def _refusal(error: StorageError) -> HTTPException:
-    return HTTPException(503 if isinstance(error, RecordsError) else 403, single_line(error))
 def _confined(read: Callable[[], T]) -> T:
     with confined_to(deployment_roots()):
         return read()
 
 
+def _refusal(error: StorageError) -> HTTPException:
+    return HTTPException(503 if isinstance(error, RecordsError) else 403, single_line(error))

@@ -31,6 +31,7 @@ from tradewind.plans.stored_versions import (
 )
 from tradewind.recipes.metrics.curves import MAX_CURVES, Curves, metrics_path, read_curves
 from tradewind.recipes.metrics.tracker_links import TrackerLink, tracker_links
+from tradewind.records.producers import TaskOfRun, task_of
 from tradewind.records.record import Record, RecordState
 from tradewind.records.record import read_record as read_output_record
 from tradewind.storage import StorageError
@@ -39,8 +40,8 @@ from tradewind.tasks.attempt_history import AttemptHistory, read_attempt_history
 from tradewind.text import format_producer
 from tradewind_ui.api.security import READS_LOGS, READS_RUN
 from tradewind_ui.api.step_outputs import (
-    READS_STORE,
     MAX_TEXT,
+    READS_STORE,
     Ids,
     OutputPath,
     TaskIds,
@@ -75,6 +76,7 @@ class StepAbout:
         why_empty: Why there is no step; the other fields are empty then.
         decision: The plan's; None outside a plan.
         producer: The run or script that made or makes the output.
+        made_by: The task that did; None outside Airflow.
         is_by_other_run: The producer is another run than this one.
         state: State of the output; None if the store does not say.
         written_at: When its lease was last written, in seconds since 1970.
@@ -91,6 +93,7 @@ class StepAbout:
     decision: str | None = None
     reason: str | None = None
     producer: str | None = None
+    made_by: TaskOfRun | None = None
     is_by_other_run: bool = False
     estimate: str | None = None
     place: str | None = None
@@ -184,7 +187,7 @@ def evaluation_of_step(path: OutputPath) -> Response:
         HTTPException: 422: the output is no evaluation.
     """
     with answering_for_stores():
-        return json_response(score_table(read_record(path)))
+        return json_response(score_table(path, read_record(path)))
 
 
 @router.get(f"/versions/{_TASK}", response_model=StoredVersionList)
@@ -232,8 +235,9 @@ def _recorded(record: Record, ids: TaskIds) -> dict[str, Any]:
     producer = format_producer(lease.by)[:MAX_TEXT]
     if not producer:
         return fields
-    is_by_other_run = (lease.by.get("dag"), lease.by.get("run")) != (ids.dag_id, ids.run_id)
-    return {**fields, "producer": producer, "is_by_other_run": is_by_other_run}
+    made_by = task_of(lease.by)
+    is_by_other_run = made_by is None or (made_by.dag, made_by.run) != (ids.dag_id, ids.run_id)
+    return {**fields, "producer": producer, "made_by": made_by, "is_by_other_run": is_by_other_run}
 
 
 def _shown(path: str) -> tuple[str, ...]:

@@ -34,9 +34,21 @@ def test_speedruns_are_ranked_by_each_number_that_they_have(tmp_path: Path) -> N
     assert [(run.label, run.value) for run in boards.boards[0].runs] == [("marins", 1.1)]
     losses = boards.boards[1].runs
     assert [(run.label, run.rank, run.is_on_frontier) for run in losses] == [
-        ("slow", 1, True), ("quick", 2, True), ("waste", 3, False)
+        ("slow", 1, True), ("quick", 2, True), ("waste", 3, False), ("marins", 4, False)
     ]  # fmt: skip
+    assert losses[3].value is None, "it diverged"
     assert losses[0].author.isprintable() and losses[0].description == "Wide" and losses[1].seconds == 60.0
+
+
+@pytest.mark.parametrize("info", [{"eval_loss": None, "model_flops": 1e18}, {"eval_loss": "low"}, {}])
+def test_speedrun_without_a_number_is_named(tmp_path: Path, info: dict[str, Any]) -> None:
+    paths = [write(tmp_path, "good", {"eval_loss": 2.0}), write(tmp_path, "none", info)]
+    boards = read_speedrun_boards(str(tmp_path), paths)
+    assert [run.label for run in boards.boards[0].runs] == ["good"]
+    assert boards.problems == (
+        f"{paths[1]}: its {RESULTS_FILE} has neither {C4_BITS_PER_BYTE} nor eval_loss: none was measured, or none was "
+        "finite.",
+    )
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,8 @@ class SpeedrunScore:
 
     Attributes:
         label: Output path, relative to the prefix.
-        value: The number that the board ranks by.
-        rank: From 1.
+        value: The number that the board ranks by; None if it is not finite, since the run diverged.
+        rank: From 1. Runs that diverged come last, as on the board of the step ``leaderboard``.
         is_on_frontier: Whether no run is better for as few FLOPs, or as good for fewer.
         flops: Floating-point operations of the training.
         seconds: Time of its steps.
@@ -41,7 +41,7 @@ class SpeedrunScore:
     output_path: str
     author: str
     description: str
-    value: float
+    value: float | None
     rank: int
     is_on_frontier: bool
     flops: float | None
@@ -64,7 +64,7 @@ class SpeedrunBoards:
     """Boards by metric, without those that no run has.
 
     Attributes:
-        problems: Sentences that say which files cannot be read, and what is left out.
+        problems: Sentences that say which files cannot be read, which runs have no number, and what is left out.
     """
 
     boards: tuple[SpeedrunBoard, ...]
@@ -87,6 +87,10 @@ def read_speedrun_boards(prefix: str, output_paths: Sequence[str]) -> SpeedrunBo
             found[path] = _run_info(content)
         except RecordFormatError as flaw:
             problems.append(f"{path}: its {RESULTS_FILE} holds no results, because {flaw}.")
+            continue
+        if not any(is_measure(found[path].get(metric)) for metric in _METRICS):
+            names = " nor ".join(_METRICS)
+            problems.append(f"{path}: its {RESULTS_FILE} has neither {names}: none was measured, or none was finite.")
     boards = [_board(prefix, metric, found) for metric in _METRICS]
     return SpeedrunBoards(tuple(board for board in boards if board.runs), tuple(problems))
 
@@ -120,7 +124,8 @@ def _board(prefix: str, metric: str, found: Mapping[str, Mapping[str, Any]]) -> 
 
 
 def _numbers(info: Mapping[str, Any]) -> dict[str, float]:
-    return {name: float(value) for name, value in info.items() if is_measure(value) and math.isfinite(value)}
+    measures = {name: float(value) for name, value in info.items() if is_measure(value)}
+    return {name: value for name, value in measures.items() if name in _METRICS or math.isfinite(value)}
 
 
 def _score(prefix: str, metric: str, entry: Entry) -> SpeedrunScore:
@@ -131,7 +136,7 @@ def _score(prefix: str, metric: str, entry: Entry) -> SpeedrunScore:
         output_path=path,
         author=author.get("name", ""),
         description=entry.about.get("description") or "",
-        value=numbers[metric],
+        value=numbers[metric] if math.isfinite(numbers[metric]) else None,
         rank=entry.rank,
         is_on_frontier=entry.is_on_frontier,
         flops=numbers.get(_COST),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -265,7 +265,7 @@ def summary(events: Iterable[TimelineEvent], now: float | None = None) -> Summar
     return Summary(
         started_at=segments[0].started_at if segments else None,
         wall_s=last - segments[0].started_at if segments else 0.0,
-        waiting_s=_waiting_s(ordered, last),
+        waiting_s=sum(end - start for start, end in waits(ordered, last)),
         restarts=max(0, len(segments) - 1),
         preemptions=names.count("preempted"),
         failures=names.count("failed"),
@@ -289,11 +289,14 @@ def _segments(events: Iterable[TimelineEvent]) -> list[Segment]:
     return segments
 
 
-def _waiting_s(events: Iterable[TimelineEvent], last: float) -> float:
-    total, since = 0.0, None
+def waits(events: Iterable[TimelineEvent], last: float) -> Iterator[tuple[float, float]]:
+    """Yield start and end of each time without a slice, of events in order; one that lasts ends at ``last``."""
+    since = None
     for event in events:
         if event.name == "waiting" and since is None:
             since = event.at
         elif event.name in ("reserved", "started", "done") and since is not None:
-            total, since = total + event.at - since, None
-    return total if since is None else total + last - since
+            yield since, event.at
+            since = None
+    if since is not None:
+        yield since, last

@@ -55,6 +55,12 @@ describe("DataTable", () => {
     expect(names()).toEqual(["c", "b", "a"]);
   });
 
+  it("leaves rows that come in order as they are", () => {
+    show({ isInOrder: true, onSort: vi.fn(), sort: "-name" });
+    expect(names()).toEqual(["b", "c", "a"]);
+    expect(screen.getByRole("columnheader", { name: /Name/u }).getAttribute("aria-sort")).toBe("descending");
+  });
+
   it("moves between rows by keys, and opens one", async () => {
     const user = userEvent.setup();
     const onRowClick = vi.fn();

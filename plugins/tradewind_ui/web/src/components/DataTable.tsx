@@ -7,9 +7,9 @@ import type { KeyboardEvent, ReactNode } from "react";
 import { targetRow } from "./rowKeys";
 import { orderOf, sortAfterClick, sortOf } from "./rowOrder";
 import { Edge, Gap, HeaderCell, Line } from "./tableParts";
-import type { Column } from "./tableParts";
+import type { Column, Value } from "./tableParts";
 
-export type { Column };
+export type { Column, Value };
 
 type Props<Row> = {
   readonly columns: readonly Column<Row>[];
@@ -19,6 +19,8 @@ type Props<Row> = {
   readonly focusOn?: string;
   /** The most that the table takes, as CSS; 70vh without it. */
   readonly height?: string;
+  /** The rows come in the order that `sort` says: the table only tells it. */
+  readonly isInOrder?: boolean;
   /** What a screen reader calls the table. */
   readonly label: string;
   /** A click on a row, or Enter. Links and buttons in cells keep their own clicks. */
@@ -43,10 +45,10 @@ const withGaps = (items: readonly VirtualItem[]) =>
 const widthOf = <Row,>({ id, width = 160 }: Column<Row>, widths: Readonly<Record<string, number>>) => widths[id] ?? width;
 
 /** The rows in their order. Nothing is built for rows that are not drawn, of which there may be very many. */
-const useOrdered = <Row,>({ columns, onSort, rowKey, rows, sort }: Props<Row>) => {
+const useOrdered = <Row,>({ columns, isInOrder = false, onSort, rowKey, rows, sort }: Props<Row>) => {
   const [own, setOwn] = useState(sort);
   const sorting = onSort === undefined ? own : sort;
-  const order = useMemo(() => orderOf(rows, columns, sorting), [columns, rows, sorting]);
+  const order = useMemo(() => (isInOrder ? undefined : orderOf(rows, columns, sorting)), [columns, isInOrder, rows, sorting]);
   const at = (index: number) => order?.[index] ?? index;
   const keyAt = (index: number) => {
     const row = rows[at(index)];

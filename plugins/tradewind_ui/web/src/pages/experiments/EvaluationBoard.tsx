@@ -3,10 +3,11 @@ import { useState } from "react";
 import { Link as RouterLink } from "react-router-dom";
 
 import type { Schemas } from "../../api/client";
+import { SamplesLink } from "../../components/DataLink";
 import { formatCount, formatNumber, formatTime, pluralize } from "../../components/format";
+import { dataLink } from "../../components/links";
 import { axisOf } from "./interval";
 import { IntervalBar } from "./IntervalBar";
-import { dataLink } from "./links";
 
 type Score = Schemas["BoardScore"];
 type Board = Schemas["Board"];
@@ -50,6 +51,9 @@ const Row = ({ axis, score }: { readonly axis: ReturnType<typeof axisOf>; readon
     <Table.Cell textAlign="end" whiteSpace="nowrap">
       {`${formatCount(score.scored)} of ${formatCount(score.documents)}`}
       {score.value !== null && score.status !== SUCCEEDED ? ` (${score.status})` : ""}
+    </Table.Cell>
+    <Table.Cell textAlign="end" whiteSpace="nowrap">
+      <SamplesLink samples={score.samples} />
     </Table.Cell>
     <Table.Cell whiteSpace="nowrap">
       {formatTime(score.started_at)}
@@ -98,6 +102,7 @@ export const EvaluationBoard = ({ board }: { readonly board: Board }) => {
               </Table.ColumnHeader>
               <Table.ColumnHeader>95 % interval</Table.ColumnHeader>
               <Table.ColumnHeader textAlign="end">Documents</Table.ColumnHeader>
+              <Table.ColumnHeader textAlign="end">Answers</Table.ColumnHeader>
               <Table.ColumnHeader>Evaluated</Table.ColumnHeader>
             </Table.Row>
           </Table.Header>

@@ -12,7 +12,7 @@ import Experiments from "./index";
 import { outputRow, score } from "./samples";
 
 // Roles are computed from styles, which takes seconds on a busy machine.
-vi.setConfig({ testTimeout: 30_000 });
+vi.setConfig({ testTimeout: 60_000 });
 
 const show = (children: ReactNode, address = "/") =>
   render(
@@ -80,6 +80,19 @@ it("asks the server for the view in the address", async () => {
   );
 });
 
+it("lets the server sort all outputs, and shows them without groups", async () => {
+  const { asked } = serve(200, PAGE);
+  const user = userEvent.setup();
+  show(<Experiments />);
+  await user.click(await screen.findByRole("button", { name: "Size" }));
+  const table = await screen.findByRole("grid", { name: "Outputs" });
+  expect(asked.map((url) => new URL(url).searchParams.get("sort"))).toEqual([null, "-size"]);
+  expect(within(table).getByRole("columnheader", { name: /Size/u }).getAttribute("aria-sort")).toBe("descending");
+  expect(within(table).getAllByRole("row")).toHaveLength(1 + PAGE.rows.length);
+  await user.click(screen.getByRole("button", { name: "Group by experiment" }));
+  expect(await screen.findByRole("grid", { name: "Outputs by experiment and step" })).toBeTruthy();
+});
+
 it("says that the store is being read", async () => {
   serve(200, { ...PAGE, admitted: 0, reading_s: 12, rows: [], total: 0 });
   show(<Experiments />);
@@ -94,7 +107,7 @@ it("shows more of one list, also while a newer one is read", async () => {
   await userEvent.setup().click(more);
   expect(await screen.findByRole("link", { name: /Data of c/u })).toBeTruthy();
   const { asked } = serve(200, { ...PAGE, admitted: 4, read_at: 2, total: 4 });
-  await waitFor(() => expect(asked.map((url) => new URL(url).searchParams.get("offset"))).toEqual(["0", "3"]), { timeout: 10_000 });
+  await waitFor(() => expect(asked.map((url) => new URL(url).searchParams.get("offset"))).toEqual(["0", "3"]), { timeout: 25_000 });
 });
 
 it("shows the sentence of a store that does not answer, and asks again", async () => {
@@ -116,13 +129,16 @@ it("shows a score's interval as text, and why a score has no number", () => {
     higher_is_better: true,
     metric: "acc",
     pooled_tasks: 57,
-    scores: [score({}), score({ low: null, high: null, value: 0.25, output_path: "/b" }), score({ output_path: "/c", scored: 80, status: "incomplete", value: null })],
+    scores: [score({ samples: { filter: "task=mmlu & score/acc=0", path: "/store/measured/samples.parquet", wrong: 50 } }), score({ low: null, high: null, value: 0.25, output_path: "/b" }), score({ output_path: "/c", scored: 80, status: "incomplete", value: null })],
     task: "mmlu",
     title: "mmlu acc ↑ (version 1, 57 tasks pooled by document)",
   };
   show(<EvaluationBoard board={board} />);
   const [, first, second, third] = screen.getAllByRole("row").map((row) => row.textContent);
   expect(first).toContain("0.4 to 0.6");
+  expect(screen.getByRole("link", { name: "50 wrong" }).getAttribute("href")).toBe(
+    "/plugin/tradewind_data?path=%2Fstore%2Fmeasured%2Fsamples.parquet&filter=task%3Dmmlu%20%26%20score%2Facc%3D0",
+  );
   expect(second).toContain("no interval");
   expect(third).toContain("incomplete");
   expect(third).toContain("80 of 100");

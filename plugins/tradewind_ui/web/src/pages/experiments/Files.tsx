@@ -52,7 +52,10 @@ const columnsOf = (change: ChangeView): readonly Column<FileRow>[] => [
             <span key={state}>{`${file.counts.states[state] ?? 0} ${state}`}</span>
           ))}
           {file.missing > 0 ? (
-            <Text color="fg.muted" title="Never begun, removed, or not below this prefix">{`${file.missing} not here`}</Text>
+            <Text color="fg.muted" title="Never begun, or removed since">{`${file.missing} without a record`}</Text>
+          ) : null}
+          {file.elsewhere > 0 ? (
+            <Text color="fg.muted" title="Not below this prefix: choose a folder above it to see them">{`${file.elsewhere} in other folders`}</Text>
           ) : null}
         </HStack>
       ) : (
@@ -90,14 +93,15 @@ export const Files = ({ change, prefix }: { readonly change: ChangeView; readonl
   if (files.data === undefined) {
     return <Loading />;
   }
-  if (files.data.reading_s !== null) {
-    return <Reading prefix={files.data.prefix} seconds={files.data.reading_s} />;
+  const { left_out: leftOut, notes, prefix: read, reading_s: seconds } = files.data;
+  if (seconds !== null && files.data.files.length === 0) {
+    return <Reading prefix={read} seconds={seconds} />;
   }
   return (
     <VStack align="stretch" gap={3}>
-      <Notes notes={files.data.notes} />
+      <Notes notes={notes} />
       <Text color="fg.muted" fontSize="sm">
-        {`${pluralize(files.data.files.length, "file")} in ${files.data.prefix}/experiments and the same folder of its parents. Each plan and each run of Marin's executor with new versions writes one.`}
+        {`${pluralize(files.data.files.length, "file")} in ${read}/experiments and the same folder of its parents. Each plan and each run of Marin's executor with new versions writes one.${leftOut > 0 ? ` ${pluralize(leftOut, "file")} of its parents that name no output below ${read} are not shown.` : ""}`}
       </Text>
       <DataTable
         columns={columns}

@@ -26,14 +26,13 @@ export const Leaderboards = ({ change, view }: { readonly change: ChangeView; re
     return <Loading />;
   }
   const { evaluations, notes, prefix, reading_s: seconds, speedruns } = boards.data;
-  if (seconds !== null) {
-    return <Reading prefix={prefix} seconds={seconds} />;
-  }
   const word = view.task.toLowerCase();
   const found = evaluations.boards.filter((board) => board.title.toLowerCase().includes(word));
   const all = [...notes, ...evaluations.problems, ...speedruns.problems];
   if (evaluations.boards.length + speedruns.boards.length === 0) {
-    return (
+    return seconds !== null ? (
+      <Reading prefix={prefix} seconds={seconds} />
+    ) : (
       <VStack align="stretch" gap={3}>
         <Notes notes={all} />
         <Empty title={`There is no evaluation and no speedrun below ${prefix}`}>

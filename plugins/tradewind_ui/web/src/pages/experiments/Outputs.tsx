@@ -6,13 +6,13 @@ import { Empty } from "../../components/Empty";
 import { formatCount, formatDuration, pluralize } from "../../components/format";
 import { Loading } from "../../components/Frame";
 import { Problem } from "../../components/Problem";
-import { hasFilter, NO_FILTER } from "./address";
+import { hasFilter, NO_FILTER, orderOf } from "./address";
 import type { ChangeView, View } from "./address";
 import { columnsOf } from "./columns";
 import { Filters } from "./Filters";
 import { Notes, Reading } from "./Notes";
 import { useOutputs } from "./queries";
-import { linesOf } from "./rows";
+import { flatLinesOf, linesOf } from "./rows";
 
 type Props = { readonly change: ChangeView; readonly view: View };
 
@@ -32,7 +32,11 @@ export const Outputs = ({ change, view }: Props) => {
   const rows = useMemo(() => pages.flatMap((page) => page.rows), [pages]);
   const [first] = pages;
   const experiments = first?.experiments ?? NO_ROWS;
-  const lines = useMemo(() => linesOf(rows, experiments, toggled), [rows, experiments, toggled]);
+  const isFlat = view.sort !== undefined;
+  const lines = useMemo(
+    () => (isFlat ? flatLinesOf(rows) : linesOf(rows, experiments, toggled)),
+    [isFlat, rows, experiments, toggled],
+  );
 
   if (outputs.error !== null) {
     return (
@@ -57,9 +61,16 @@ export const Outputs = ({ change, view }: Props) => {
         <Text color="fg.muted" overflowWrap="anywhere">{`Only outputs that ${view.file} names.`}</Text>
       )}
       <Notes notes={first.notes} />
-      <Text aria-live="polite" color="fg.muted" fontSize="sm">
-        {`${hasFilter(view) ? `${formatCount(first.admitted)} of ` : ""}${pluralize(first.total, "output")} below ${first.prefix}${first.took_s < 1 ? "" : `, read in ${formatDuration(first.took_s)}`}`}
-      </Text>
+      <HStack flexWrap="wrap" gap={3}>
+        <Text aria-live="polite" color="fg.muted" fontSize="sm">
+          {`${hasFilter(view) ? `${formatCount(first.admitted)} of ` : ""}${pluralize(first.total, "output")} below ${first.prefix}${first.took_s < 1 ? "" : `, read in ${formatDuration(first.took_s)}`}`}
+        </Text>
+        {isFlat ? (
+          <Button onClick={() => change({ sort: undefined })} size="xs" variant="outline">
+            Group by experiment
+          </Button>
+        ) : null}
+      </HStack>
       <DataTable
         columns={columns}
         empty={
@@ -73,9 +84,12 @@ export const Outputs = ({ change, view }: Props) => {
             )}
           </Empty>
         }
-        label="Outputs by experiment and step"
+        isInOrder
+        label={isFlat ? "Outputs" : "Outputs by experiment and step"}
+        onSort={(sort) => change({ sort: orderOf(sort) })}
         rowKey={(line) => line.key}
         rows={lines}
+        sort={view.sort ?? ""}
       />
       {outputs.hasNextPage ? (
         <HStack gap={3}>

@@ -1,10 +1,10 @@
-import { Box, Button, Heading, Link, Table, Text } from "@chakra-ui/react";
+import { Badge, Box, Button, Heading, Link, Table, Text } from "@chakra-ui/react";
 import { useState } from "react";
 import { Link as RouterLink } from "react-router-dom";
 
 import type { Schemas } from "../../api/client";
 import { formatCount, formatDuration, formatNumber, formatShortCount } from "../../components/format";
-import { dataLink } from "./links";
+import { dataLink } from "../../components/links";
 
 type Run = Schemas["SpeedrunScore"];
 
@@ -24,7 +24,15 @@ const Row = ({ run }: { readonly run: Run }) => (
       </Text>
     </Table.Cell>
     <Table.Cell>{run.author}</Table.Cell>
-    <Table.Cell textAlign="end">{formatNumber(run.value)}</Table.Cell>
+    <Table.Cell textAlign="end">
+      {run.value === null ? (
+        <Badge colorPalette="orange" title="The number is infinite or none">
+          diverged
+        </Badge>
+      ) : (
+        formatNumber(run.value)
+      )}
+    </Table.Cell>
     <Table.Cell textAlign="end">{shown(run.flops, (value) => value.toExponential(2))}</Table.Cell>
     <Table.Cell>{run.is_on_frontier ? "yes" : ""}</Table.Cell>
     <Table.Cell textAlign="end">{shown(run.parameters, formatShortCount)}</Table.Cell>

@@ -7,6 +7,10 @@ export type State = Schemas["RecordState"];
 export const STATES: readonly State[] = ["finished", "at work", "failed", "stopped", "gone", "unreadable lease", "none"];
 export const TABS = ["outputs", "files", "leaderboards"] as const;
 export type Tab = (typeof TABS)[number];
+const ORDERS = ["step", "-step", "state", "-state", "since", "-since", "size", "-size"] as const;
+/** Column by which the server sorts all outputs, with "-" the largest first; undefined: by experiment. */
+export type Order = (typeof ORDERS)[number];
+export const orderOf = (text: string | null): Order | undefined => ORDERS.find((order) => order === text);
 
 /** What the page shows. All of it is in the address, so that a view can be sent. */
 export type View = {
@@ -18,6 +22,7 @@ export type View = {
   /** Empty for the first root of the deployment. */
   readonly prefix: string;
   readonly producer: string;
+  readonly sort: Order | undefined;
   readonly states: readonly State[];
   readonly tab: Tab;
   /** Part of a task's name on the leaderboards. */
@@ -32,6 +37,7 @@ export const parseView = (params: URLSearchParams): View => ({
   isPinned: params.get("pinned") === "true",
   prefix: params.get("prefix") ?? "",
   producer: params.get("producer") ?? "",
+  sort: orderOf(params.get("sort")),
   states: STATES.filter((state) => params.getAll("state").includes(state)),
   tab: TABS.find((tab) => tab === params.get("tab")) ?? "outputs",
   task: params.get("task") ?? "",
@@ -46,6 +52,9 @@ export const formatView = (view: View): URLSearchParams => {
   }
   if (view.isPinned) {
     pairs.push(["pinned", "true"]);
+  }
+  if (view.sort !== undefined) {
+    pairs.push(["sort", view.sort]);
   }
   if (view.tab !== "outputs") {
     pairs.push(["tab", view.tab]);

@@ -2,11 +2,11 @@ import { Badge, Box, Button, Code, HStack, Link, Text } from "@chakra-ui/react";
 import type { ReactNode } from "react";
 import { Link as RouterLink } from "react-router-dom";
 
-import type { Column } from "../../components/DataTable";
+import type { Column, Value } from "../../components/DataTable";
 import { formatBytes, formatCount, formatSince, formatTime, pluralize } from "../../components/format";
 import type { Schemas } from "../../api/client";
 import { STATES } from "./address";
-import { dataLink, runLink, stepLink } from "./links";
+import { dataLink, runLink, stepLink } from "../../components/links";
 import type { Line, OutputRow } from "./rows";
 import { StateBadge } from "./StateBadge";
 
@@ -82,6 +82,16 @@ const Name = ({ line, onToggle }: { readonly line: Line; readonly onToggle: (key
   const { output } = line.row;
   const to = stepLink(output.status);
   const name = to === undefined ? output.step : <PageLink to={to}>{output.step}</PageLink>;
+  if (line.kind === "output") {
+    return (
+      <>
+        {name}{" "}
+        <Text as="span" color="fg.muted">
+          {output.experiment}
+        </Text>
+      </>
+    );
+  }
   return (
     <HStack gap={2} ps={line.kind === "step" ? 5 : 10}>
       {line.kind === "step" ? name : <Text color="fg.muted">earlier version</Text>}
@@ -96,9 +106,17 @@ const Name = ({ line, onToggle }: { readonly line: Line; readonly onToggle: (key
   );
 };
 
-/** Columns of the outputs; `onToggle` opens and closes a group. */
+const valueOf = (value: (row: OutputRow) => Value) => (line: Line) => (line.kind === "experiment" ? undefined : value(line.row));
+
+/** Columns of the outputs; `onToggle` opens and closes a group. The server sorts by those with a value. */
 export const columnsOf = (onToggle: (key: string) => void): readonly Column<Line>[] => [
-  { cell: (line) => <Name line={line} onToggle={onToggle} />, header: "Step", id: "step", width: 330 },
+  {
+    cell: (line) => <Name line={line} onToggle={onToggle} />,
+    header: "Step",
+    id: "step",
+    value: valueOf(({ output }) => output.step),
+    width: 330,
+  },
   {
     cell: ofOutput(({ output }) => <Code variant="plain">{output.version || "–"}</Code>),
     header: "Version",
@@ -118,6 +136,7 @@ export const columnsOf = (onToggle: (key: string) => void): readonly Column<Line
     )),
     header: "State",
     id: "state",
+    value: valueOf(({ output }) => output.status.state),
     width: 160,
   },
   {
@@ -126,9 +145,17 @@ export const columnsOf = (onToggle: (key: string) => void): readonly Column<Line
     ),
     header: "Changed",
     id: "since",
+    value: valueOf(({ output }) => output.status.since),
     width: 125,
   },
-  { cell: ofOutput(({ details }) => <Size details={details} />), end: true, header: "Size", id: "size", width: 95 },
+  {
+    cell: ofOutput(({ details }) => <Size details={details} />),
+    end: true,
+    header: "Size",
+    id: "size",
+    value: valueOf(({ details }) => details.size_bytes),
+    width: 95,
+  },
   { cell: ofOutput(({ output }) => <Producer output={output} />), header: "Made by", id: "producer", width: 290 },
   {
     cell: ofOutput(({ details }) =>

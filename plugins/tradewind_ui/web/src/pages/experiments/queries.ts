@@ -34,6 +34,7 @@ export const useOutputs = (view: View) =>
               pinned: view.isPinned ? true : undefined,
               prefix: view.prefix,
               producer: view.producer,
+              sort: view.sort,
               state: [...view.states],
               text: view.text,
             },

@@ -3,11 +3,15 @@ import type { Schemas } from "../../api/client";
 export type OutputRow = Schemas["OutputRow"];
 type States = Schemas["StateCounts"]["states"];
 
-/** A line of the table: an experiment, a step with its newest version, or an older version of it. */
+/** A line of the table: an experiment, a step with its newest version, or an older version of it; or any output. */
 export type Line =
   | { readonly key: string; readonly kind: "experiment"; readonly isOpen: boolean; readonly name: string; readonly shown: number; readonly states: States }
   | { readonly key: string; readonly kind: "step"; readonly isOpen: boolean; readonly older: number; readonly row: OutputRow }
-  | { readonly key: string; readonly kind: "version"; readonly row: OutputRow };
+  | { readonly key: string; readonly kind: "output" | "version"; readonly row: OutputRow };
+
+/** Return a line for each output, in their order. */
+export const flatLinesOf = (rows: readonly OutputRow[]): Line[] =>
+  rows.map((row) => ({ key: row.output.status.output_path, kind: "output", row }));
 
 const grouped = (rows: readonly OutputRow[], key: (row: OutputRow) => string): Map<string, OutputRow[]> => {
   const groups = new Map<string, OutputRow[]>();

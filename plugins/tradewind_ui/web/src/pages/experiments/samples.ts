@@ -38,6 +38,7 @@ export const score = (changes: Partial<Schemas["BoardScore"]>): Schemas["BoardSc
   model: "tiny",
   output_path: "/store/measured",
   problem: "",
+  samples: null,
   scored: 100,
   started_at: 1e9,
   status: "succeeded",

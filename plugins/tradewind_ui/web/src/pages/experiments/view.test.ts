@@ -3,20 +3,20 @@ import { describe, expect, it } from "vitest";
 import type { Schemas } from "../../api/client";
 import { formatView, hasFilter, NO_FILTER, parseView } from "./address";
 import { axisOf, placeOf } from "./interval";
-import { runLink, stepLink } from "./links";
+import { runLink, stepLink } from "../../components/links";
 import { linesOf } from "./rows";
 import { outputRow, score } from "./samples";
 
 describe("the address", () => {
   it("keeps a view, and says nothing of what is not chosen", () => {
-    const address = "file=%2Fa.json&prefix=gs%3A%2F%2Fb&producer=ada&task=arc&text=x&experiment=&pinned=true&tab=files&state=finished&state=at+work";
+    const address = "file=%2Fa.json&prefix=gs%3A%2F%2Fb&producer=ada&task=arc&text=x&experiment=&pinned=true&sort=-size&tab=files&state=finished&state=at+work";
     expect(formatView(parseView(new URLSearchParams(address))).toString()).toBe(address);
     expect(formatView(parseView(new URLSearchParams(""))).toString()).toBe("");
   });
 
   it("ignores values that are none", () => {
-    const view = parseView(new URLSearchParams("tab=x&state=x&state=failed&pinned=1"));
-    expect([view.tab, view.states, view.isPinned]).toEqual(["outputs", ["failed"], false]);
+    const view = parseView(new URLSearchParams("tab=x&state=x&state=failed&pinned=1&sort=-color"));
+    expect([view.tab, view.states, view.isPinned, view.sort]).toEqual(["outputs", ["failed"], false, undefined]);
   });
 
   it("knows whether outputs are left out", () => {

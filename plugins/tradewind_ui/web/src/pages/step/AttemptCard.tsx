@@ -1,7 +1,7 @@
 import { Badge, Box, Button, Code, Collapsible, Heading, HStack, Stack, Table, Text } from "@chakra-ui/react";
 
+import { DataLink } from "../../components/DataLink";
 import { formatCount, formatDuration, formatNumber, formatTime, pluralize } from "../../components/format";
-import { DataLink } from "./DataLink";
 import { TimeAxis } from "./TimeAxis";
 import type { Attempt, Span } from "./timeAxis";
 
@@ -15,7 +15,7 @@ export const costOf = ({ cost, failures, goodput, preemptions, restarts }: Attem
   const { down_s = 0, lost_steps = 0, resources, slice_hours, wall_s, waiting_s = 0 } = cost;
   const parts = [`${formatDuration(wall_s)}${resources ? ` on ${resources}` : ""}`];
   if (waiting_s >= 1) {
-    parts.push(`waited ${formatDuration(waiting_s)}`);
+    parts.push(`waited ${formatDuration(waiting_s)} for slices`);
   }
   if (preemptions > 0) {
     parts.push(pluralize(preemptions, "preemption"));
@@ -24,7 +24,7 @@ export const costOf = ({ cost, failures, goodput, preemptions, restarts }: Attem
     parts.push(pluralize(failures, "failure"));
   }
   if (restarts > 0) {
-    parts.push(`${pluralize(restarts, "restart")}, ${formatDuration(down_s)} until the next step`);
+    parts.push(`${pluralize(restarts, "restart")}, ${formatDuration(down_s)} until the next step besides the waits`);
   }
   if (lost_steps > 0) {
     parts.push(`${pluralize(lost_steps, "step")} made again`);
@@ -75,10 +75,16 @@ const Events = ({ attempt }: { readonly attempt: Attempt }) => (
   </Box>
 );
 
-type Props = { readonly attempt: Attempt; readonly axis: Span | undefined; readonly now: number };
+type Props = {
+  readonly attempt: Attempt;
+  readonly axis: Span | undefined;
+  /** The run of this page made the attempt, and others made others. */
+  readonly isOwn: boolean;
+  readonly now: number;
+};
 
 /** One attempt: its end and its cost in a line, its time on an axis, and below that what happened. */
-export const AttemptCard = ({ attempt, axis, now }: Props) => {
+export const AttemptCard = ({ attempt, axis, isOwn, now }: Props) => {
   const { commit, is_active, job, logs, number, outcome, problem, producer, reason, traceback } = attempt;
   const state = is_active ? "running" : (outcome ?? "end not recorded");
   const cost = costOf(attempt);
@@ -90,6 +96,7 @@ export const AttemptCard = ({ attempt, axis, now }: Props) => {
           Attempt {number}
         </Heading>
         <Badge colorPalette={is_active ? "blue" : (OUTCOMES[outcome ?? ""] ?? "gray")}>{state}</Badge>
+        {isOwn ? <Badge variant="outline">by this run</Badge> : undefined}
         <Collapsible.Trigger asChild>
           <Button aria-label={`Events and logs of attempt ${number}`} ms="auto" size="xs" variant="ghost">
             Events and logs

@@ -58,6 +58,8 @@ export const Attempts = ({ ids, isActive }: { readonly ids: Ids; readonly isActi
   }
   const { attempts, left_out, now } = data;
   const axes = axesOf(attempts, now);
+  const isOwn = ({ made_by: by }: Attempt) => by?.dag === ids.path.dag_id && by.run === ids.path.run_id;
+  const hasOthers = !attempts.every(isOwn);
 
   return (
     <Section aside={<Legend attempts={attempts} />} title="Attempts">
@@ -66,7 +68,7 @@ export const Attempts = ({ ids, isActive }: { readonly ids: Ids; readonly isActi
       ) : (
         <Stack gap={5}>
           {attempts.map((attempt, index) => (
-            <AttemptCard attempt={attempt} axis={axes[index]} key={attempt.number} now={now} />
+            <AttemptCard attempt={attempt} axis={axes[index]} isOwn={hasOthers && isOwn(attempt)} key={attempt.number} now={now} />
           ))}
         </Stack>
       )}

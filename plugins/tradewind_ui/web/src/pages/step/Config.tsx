@@ -4,7 +4,7 @@ import { ConfigTree } from "../../components/ConfigTree";
 import { Loading } from "../../components/Frame";
 import { Problem } from "../../components/Problem";
 import { formatCount } from "../../components/format";
-import { DataLink } from "./DataLink";
+import { DataLink } from "../../components/DataLink";
 import { useConfig } from "./queries";
 import type { Ids } from "./queries";
 import { Section } from "./Section";

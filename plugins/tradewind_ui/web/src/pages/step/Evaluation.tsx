@@ -1,6 +1,7 @@
 import { Alert, Box, chakra, List, Stack, Text } from "@chakra-ui/react";
 
 import type { Schemas } from "../../api/client";
+import { DataLink, SamplesLink } from "../../components/DataLink";
 import { DataTable } from "../../components/DataTable";
 import type { Column } from "../../components/DataTable";
 import { Loading } from "../../components/Frame";
@@ -84,6 +85,14 @@ const COLUMNS: readonly Column<Row>[] = [
     value: ({ status }) => status,
     width: 130,
   },
+  {
+    cell: ({ samples }) => <SamplesLink samples={samples} />,
+    end: true,
+    header: "Answers",
+    id: "answers",
+    value: ({ samples }) => samples?.wrong ?? undefined,
+    width: 110,
+  },
 ];
 
 /** The scores of an evaluation with their intervals and how many documents they cover. */
@@ -115,6 +124,9 @@ export const Evaluation = ({ ids }: { readonly ids: Ids }) => {
             documents there is no number.
           </Text>
           <List.Root color="fg.muted" fontSize="sm" ps={5}>
+            <List.Item overflowWrap="anywhere">
+              Model: {data.is_model_stored ? <DataLink path={data.model_path} /> : data.model_path}
+            </List.Item>
             {data.facts.map((fact) => (
               <List.Item key={fact} overflowWrap="anywhere">
                 {fact}

@@ -1,8 +1,11 @@
 import { Alert, Badge, Code, DataList, Heading, HStack, Link, Stack, Text } from "@chakra-ui/react";
 import type { ReactNode } from "react";
+import { Link as RouterLink } from "react-router-dom";
 
+import { DataLink } from "../../components/DataLink";
 import { formatSince, formatTime } from "../../components/format";
-import { DataLink } from "./DataLink";
+import { runLink, stepLink } from "../../components/links";
+import { Sentence } from "../../components/Sentence";
 import type { About } from "./queries";
 
 /** What each state of an output is called, and its color. */
@@ -25,6 +28,12 @@ const Fact = ({ children, name }: { readonly children: ReactNode; readonly name:
   </DataList.Item>
 );
 
+const PageLink = ({ children, to }: { readonly children: string; readonly to: string }) => (
+  <Link asChild color="fg.info">
+    <RouterLink to={to}>{children}</RouterLink>
+  </Link>
+);
+
 /** What the plan decided, and its color. */
 const DECISIONS: Record<string, readonly [string, string]> = {
   BLOCKED: ["blocked", "red"],
@@ -45,7 +54,8 @@ const WRITTEN: Record<string, string> = {
 /** What the step is, its state, and why the run made or reused it. */
 export const Header = ({ about }: { readonly about: About }) => {
   const [state, palette] = STATES[about.state ?? ""] ?? ["state unknown", "gray"];
-  const { decision, reason, written_at } = about;
+  const { decision, made_by, reason, written_at } = about;
+  const maker = made_by ? (stepLink(made_by) ?? runLink(made_by)) : undefined;
   const [decided, decidedPalette] = DECISIONS[decision ?? ""] ?? [decision ?? "", "gray"];
 
   return (
@@ -60,24 +70,31 @@ export const Header = ({ about }: { readonly about: About }) => {
           {about.attempt > 0 && about.state === "at work" ? `, attempt ${about.attempt}` : ""}
           {about.is_by_other_run ? ", by another run" : ""}
         </Badge>
+        {about.is_by_other_run && maker !== undefined ? <PageLink to={maker}>Open that run</PageLink> : undefined}
         {about.is_forced ? <Badge size="md">forced</Badge> : undefined}
       </HStack>
       {decided === "" ? undefined : (
         <Text overflowWrap="anywhere">
-          The plan of this run: <Badge colorPalette={decidedPalette}>{decided}</Badge> {reason}
+          The plan of this run: <Badge colorPalette={decidedPalette}>{decided}</Badge> <Sentence text={reason ?? ""} />
         </Text>
       )}
       {about.problem === null || about.problem === undefined ? undefined : (
         <Alert.Root status="warning">
           <Alert.Indicator />
-          <Alert.Description overflowWrap="anywhere">{about.problem}</Alert.Description>
+          <Alert.Description overflowWrap="anywhere">
+            <Sentence text={about.problem} />
+          </Alert.Description>
         </Alert.Root>
       )}
       <DataList.Root gap={2} orientation="horizontal" size="sm">
         <Fact name="Output">
           <DataLink path={about.output_path} />
         </Fact>
-        {about.producer ? <Fact name="Producer">{about.producer}</Fact> : undefined}
+        {about.producer ? (
+          <Fact name="Producer">
+            {maker === undefined ? about.producer : <PageLink to={maker}>{about.producer}</PageLink>}
+          </Fact>
+        ) : undefined}
         {typeof written_at === "number" ? (
           <Fact name={WRITTEN[about.state ?? ""] ?? "Changed"}>
             {formatSince(written_at)}, {formatTime(written_at)}

@@ -4,7 +4,7 @@ import type { Schemas } from "../../api/client";
 import { Loading } from "../../components/Frame";
 import { Problem } from "../../components/Problem";
 import { formatCount, formatDuration, pluralize } from "../../components/format";
-import { DataLink } from "./DataLink";
+import { DataLink } from "../../components/DataLink";
 import { useProgress } from "./queries";
 import type { Ids } from "./queries";
 import { Section } from "./Section";

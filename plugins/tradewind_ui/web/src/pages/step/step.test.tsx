@@ -113,8 +113,8 @@ test.each([1, 59, 3600, 100_000, 90 * 86_400])("an axis of %d seconds has few ti
 test("the cost of an attempt is told in words", () => {
   const cost = { down_s: 30, lost_steps: 31, resources: "v4-16", slice_hours: 0.07, wall_s: 310, waiting_s: 48 };
   expect(costOf(attempt(0, 310, { cost, failures: 1, goodput: 0.25, preemptions: 1, restarts: 2 })).join(" · ")).toBe(
-    "5 min on v4-16 · waited 48 s · 1 preemption · 1 failure · 2 restarts, 30 s until the next step · " +
-      "31 steps made again · 0.07 slice hours · goodput 25 %",
+    "5 min on v4-16 · waited 48 s for slices · 1 preemption · 1 failure · " +
+      "2 restarts, 30 s until the next step besides the waits · 31 steps made again · 0.07 slice hours · goodput 25 %",
   );
   expect(costOf(attempt(0, 1))).toEqual([]);
 });
@@ -144,6 +144,7 @@ const show = (answers: Record<string, unknown>) => {
   return client;
 };
 
+const OWN = { dag: "d", map_index: -1, run: "r", task: "t" };
 const ABOUT = {
   attempt: 2,
   decision: "RUN",
@@ -167,9 +168,9 @@ test("a task of another operator says why it has no step", async () => {
 test("a step shows its state, its reason, its config, and what a section cannot read", async () => {
   const entry = { depth: 0, is_input: false, is_versioned: true, key: "seed", path: "seed", size: 0, text: "7" };
   show({
-    about: { ...ABOUT, is_by_other_run: true },
+    about: { ...ABOUT, is_by_other_run: true, made_by: { ...OWN, run: "later" }, producer: "run later of d" },
     attempts: {
-      attempts: [attempt(0, 100, { outcome: "failed", phases: [{ ended_at: 100, kind: "running", slices: [], started_at: 0 }], reason: "ValueError: <b>no</b>" })],
+      attempts: [attempt(100, 200, { made_by: { ...OWN, run: "later" }, number: 2 }), attempt(0, 100, { made_by: OWN, outcome: "failed", phases: [{ ended_at: 100, kind: "running", slices: [], started_at: 0 }], reason: "ValueError: <b>no</b>" })],
       left_out: 0,
       now: 200,
     },
@@ -180,6 +181,9 @@ test("a step shows its state, its reason, its config, and what a section cannot 
   });
   expect(await screen.findByText(/failed before: ValueError/u)).toBeTruthy();
   expect(screen.getByText("failed, by another run")).toBeTruthy();
+  const links = ["Open that run", "run later of d"].map((name) => screen.getByRole("link", { name }).getAttribute("href"));
+  expect(new Set(links)).toEqual(new Set(["/dags/d/runs/later/tasks/t/plugin/tradewind_step"]));
+  expect((await screen.findByText("by this run")).closest("div")?.textContent).toContain("Attempt 1");
   expect(await screen.findByText("ValueError: <b>no</b>")).toBeTruthy();
   expect(await screen.findByLabelText("Attempt 1: running 100 s")).toBeTruthy();
   expect(await screen.findByTitle("seed")).toBeTruthy();
