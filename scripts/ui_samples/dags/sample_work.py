@@ -8,7 +8,7 @@ import math
 import random
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -93,12 +93,12 @@ class Training:
 
 
 def train(config: Training) -> dict[str, Any]:
-    """Leave what a training on two slices leaves in three hours, in a moment."""
+    """Leave what a training on two slices leaves in three hours, in a moment. One that diverges ended hours ago."""
     attempt = newest_attempt(config.output_path)
     assert attempt is not None
     folder = Path(attempt_folder(config.output_path, attempt.number))
     folder.mkdir(parents=True, exist_ok=True)
-    pod = SamplePod(config, Timeline(str(folder / TIMELINE_FILE)), time.time() - (6 if config.diverges else 3) * HOUR_S)
+    pod = SamplePod(config)
     (folder / "host-0.log").write_text("loading the model\nstep 1: loss 5.5\n")
     pod.wait(420, ("train-a", "train-b"))
     pod.run(pod.saved + 113)
@@ -108,7 +108,7 @@ def train(config: Training) -> dict[str, Any]:
         pod.run(pod.saved + 130)
         error = f"the loss of step {pod.step} is not a number"
         pod.end("failed", "exception", f"Host 0 raised ValueError: {error}.")
-        pod.timeline.flush()
+        pod.write(folder, time.time() - 4 * HOUR_S)
         raise ValueError(error)
     pod.run(pod.saved + 65)
     noticed = "Slice train-b had a preemption notice, and host 1 saved a checkpoint."
@@ -116,7 +116,7 @@ def train(config: Training) -> dict[str, Any]:
     pod.wait(900, ("train-a",))
     pod.run(config.steps)
     pod.note("done", step=config.steps)
-    pod.timeline.flush()
+    pod.write(folder, time.time())
     write_checkpoint(Path(config.output_path), config.steps)
     result = {
         "parameters": 4_194_304, "tokens": config.steps * 8192, "steps": config.steps, "first_step": 0,
@@ -129,20 +129,31 @@ def train(config: Training) -> dict[str, Any]:
 
 
 class SamplePod:
-    """Writes the events and metrics of a pod; its clock begins hours ago and runs as the samples say."""
+    """The events and metrics of a pod; its clock begins at 0 and runs as the samples say."""
 
-    def __init__(self, config: Training, timeline: Timeline, began: float) -> None:
-        self.timeline = timeline
+    def __init__(self, config: Training) -> None:
         self._config = config
         self._metrics = MetricsFile(f"{config.output_path}/{METRICS_FILE}")
-        self._now = began
+        self._events: list[TimelineEvent] = []
+        self._rows: list[tuple[int, dict[str, float]]] = []
+        self._now = 0.0
         self._starts = 0
         self.step = self.saved = max((row["step"] for row in read_metrics(self._metrics.path)), default=0) // 50 * 50
         self._random = random.Random(f"{config.learning_rate}")
         self.loss = math.nan
 
     def note(self, name: str, **fields: Any) -> None:
-        self.timeline.note(TimelineEvent(name, self._now, **fields))
+        self._events.append(TimelineEvent(name, self._now, **fields))
+
+    def write(self, folder: Path, ended: float) -> None:
+        """Write all, so that the pod's last event was then."""
+        began = ended - self._now
+        timeline = Timeline(str(folder / TIMELINE_FILE))
+        for event in self._events:
+            timeline.note(replace(event, at=began + event.at))
+        timeline.flush()
+        for step, values in self._rows:
+            self._metrics.append(step, {**values, "time": round(began + values["time"], 3)})
 
     def wait(self, seconds: float, slices: tuple[str, ...]) -> None:
         """Wait for slices, and start on them."""
@@ -165,11 +176,11 @@ class SamplePod:
             rate = float(self._config.learning_rate)
             ideal = 2.2 + 3.4 * math.exp(-self.step * rate * 8) + 20 * (rate - 0.002) ** 2
             self.loss = round(ideal + self._random.gauss(0, 0.06), 4)
-            values = {"time": round(self._now, 3), "step_seconds": round(seconds, 3), "train/loss": self.loss,
+            values = {"time": self._now, "step_seconds": round(seconds, 3), "train/loss": self.loss,
                       "train/learning_rate": rate * min(1, (self.step + 1) / 40)}  # fmt: skip
             if self.step % 50 == 49:
                 values["eval/loss"] = round(ideal + 0.05, 4)
-            self._metrics.append(self.step, values)
+            self._rows.append((self.step, values))
             self.step += 1
             if self.step % 50 == 0:
                 self.saved = self.step
