@@ -28,7 +28,7 @@ _AND: Final = " & "
 """Between conditions on columns, all of which must hold."""
 _CHECKED_ROWS: Final = 64
 """The clock is read once in so many rows."""
-_COUNT_S: Final = 1.0
+_COUNT_S: Final = 0.5
 """Time in which the matching rows after a page are counted."""
 _COUNTED_ROWS: Final = 8
 _CELL_BYTES: Final = 16

@@ -17,7 +17,7 @@ const Facts = ({ cluster }: { readonly cluster: Cluster }) => {
 
   return (
     <VStack align="stretch" color="fg.muted" fontSize="sm" gap={0}>
-      <Text>{[jobs, usedText(cluster)].filter(Boolean).join(" · ")}</Text>
+      {jobs === undefined ? null : <Text>{[jobs, usedText(cluster)].filter(Boolean).join(" · ")}</Text>}
       {lock?.state === "held" ? (
         <Text>
           {lock.holder}: {lock.operation}, {lock.phase}
@@ -25,6 +25,20 @@ const Facts = ({ cluster }: { readonly cluster: Cluster }) => {
       ) : null}
     </VStack>
   );
+};
+
+const Slices = ({ cluster: { cloud } }: { readonly cluster: Cluster }) => {
+  if (cloud?.state === STOPPED || cloud?.pools.length === 0) {
+    const later = cloud.pools.map(({ kind, minimum }) => `${minimum} ${kind}`).join(", ");
+    return (
+      <Text color="fg.muted" fontSize="sm">
+        {later === "" ? "No slices" : `${later} when it runs`}
+      </Text>
+    );
+  }
+  return cloud?.pools.map((pool) => (
+    <SliceBlocks key={pool.kind} pool={pool} slices={cloud.lines.filter((line) => line.is_slice && line.kind === pool.kind)} />
+  ));
 };
 
 type Props = { readonly cluster: Cluster; readonly isChosen: boolean; readonly onChoose: () => void };
@@ -58,18 +72,7 @@ export const ClusterCard = ({ cluster, isChosen, onChoose }: Props) => (
       <Text color="fg.muted" fontSize="sm" mt={-2}>
         {cluster.project}, {cluster.zone}
       </Text>
-      {cluster.cloud?.pools.map((pool) => (
-        <SliceBlocks
-          key={pool.kind}
-          pool={pool}
-          slices={cluster.cloud?.lines.filter((line) => line.is_slice && line.kind === pool.kind) ?? []}
-        />
-      ))}
-      {cluster.cloud?.pools.length === 0 ? (
-        <Text color="fg.muted" fontSize="sm">
-          No slices
-        </Text>
-      ) : null}
+      <Slices cluster={cluster} />
       <Facts cluster={cluster} />
       {cluster.alarms.length > 0 ? (
         <VStack align="stretch" as="ul" gap={1} listStyleType="none">
