@@ -67,7 +67,7 @@ const Facts = ({ dagId, runId, step }: Pick<Props, "dagId" | "runId" | "step">) 
       <To to={dataPath(step.output_path)}>{step.output_path}</To>
     </Item>
     <Item label="Task">
-      <To to={`${runPath(dagId, runId)}/tasks/${part(step.task_id)}`}>{step.task_id}</To>
+      <To to={`${runPath(dagId, runId)}/tasks/${part(step.task_id)}/plugin/tradewind_step`}>{step.task_id}</To>
     </Item>
   </DataList.Root>
 );
