@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -52,6 +53,13 @@ def pool(ray_driver: None, log: Path) -> Iterator[ServedPool]:
     ready_engines(pool, 2)
     yield pool
     pool.stop()
+
+
+def test_head_of_pool_is_on_the_head_of_the_cluster(pool: ServedPool) -> None:
+    import ray
+
+    [head] = [node for node in ray.nodes() if "node:__internal_head__" in node["Resources"]]
+    assert urlsplit(pool.address).hostname == head["NodeManagerAddress"], "any other node may be preempted"
 
 
 def test_pool_passes_on_openai_api(pool: ServedPool) -> None:

@@ -400,10 +400,11 @@ def _kill(actor: Any) -> None:
         print(f"{type(error).__name__}: {error}", flush=True)
 
 
-def start_head(name: str, config: ServingConfig, limits: PoolLimits, node_id: str) -> Any:
-    """Return the head of this pool; start it on a node, or on another if that is gone, unless the cluster has it."""
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+def start_head(name: str, config: ServingConfig, limits: PoolLimits) -> Any:
+    """Return the head of this pool; start it on the cluster's head, which is not preempted, unless the cluster has it.
 
+    A resource names the node: Ray 2.60 starts most actors without resources on other nodes than a soft affinity names.
+    """
     options = {
         "name": name,
         "namespace": NAMESPACE,
@@ -412,6 +413,6 @@ def start_head(name: str, config: ServingConfig, limits: PoolLimits, node_id: st
         "max_restarts": -1,
         "max_concurrency": _CONCURRENCY,
         "num_cpus": 0,
-        "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id, soft=True),
+        "resources": {"node:__internal_head__": 0.001},
     }
     return ray.remote(PoolHead).options(**options).remote(name, config, limits, time.time() + config.timeout_s)

@@ -221,7 +221,7 @@ def ensure_pool(config: ServingConfig, *, limits: PoolLimits | None = None) -> S
     pool = ServedPool("", secrets.token_hex(), name)
     deadline = time.monotonic() + HEAD_RESTART_S
     while True:
-        start_head(name, config, limits or PoolLimits(), _head_node())
+        start_head(name, config, limits or PoolLimits())
         try:
             return pool.rejoin()
         except PoolError:  # the former pool of this name is just ending
@@ -313,15 +313,6 @@ def _reconnect() -> None:
         if _connected_here and not is_head_lost():
             ray.shutdown()
             connect()
-
-
-def _head_node() -> str:
-    """Return the ID of the cluster's head node, which is not preempted."""
-    import ray
-
-    nodes = [node for node in ray.nodes() if node["Alive"]]
-    heads = [node for node in nodes if "node:__internal_head__" in node["Resources"]]
-    return str((heads or nodes)[0]["NodeID"])
 
 
 def _heads() -> list[str]:
