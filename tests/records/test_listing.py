@@ -167,11 +167,11 @@ def test_folder_of_a_bucket_is_read_by_pages(
     found = scan_outputs(folder)
     assert (list(found.outputs), found.cut) == (made, "")
     server.requests.clear()
-    assert scan_outputs(made[0]).outputs == () and len(server.requests) > 10
+    assert scan_outputs(made[0]).outputs == () and server.requests["list"] > 10
     server.requests.clear()
     cut = scan_outputs(folder, ScanLimits(4, 0, 60.0))
     assert (list(cut.outputs), cut.cut) == (made[:4], f"only the first 4 names in {folder} are read")
-    assert len(server.requests) < 10
+    assert server.requests["list"] < 10
     assert "the time of a search ended after 4 names" in scan_outputs(folder, ScanLimits(99, 99, -1.0)).cut
 
 

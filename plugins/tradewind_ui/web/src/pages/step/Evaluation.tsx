@@ -13,7 +13,7 @@ import { Section } from "./Section";
 
 type Row = Schemas["ScoreRow"];
 
-const WIDTH = 120;
+const WIDTH = 90;
 
 /** The 95 % interval of a share as a line with a dot; nothing for a metric that is no share. */
 const Interval = ({ row: { high, low, value } }: { readonly row: Row }) => {
@@ -38,7 +38,7 @@ const COLUMNS: readonly Column<Row>[] = [
     header: "Task",
     id: "task",
     value: ({ task }) => task,
-    width: 220,
+    width: 200,
   },
   {
     cell: ({ higher_is_better, metric }) => `${metric}${arrow(higher_is_better)}`,
@@ -67,7 +67,7 @@ const COLUMNS: readonly Column<Row>[] = [
     header: "95 % interval",
     id: "interval",
     value: ({ low }) => low ?? undefined,
-    width: 275,
+    width: 240,
   },
   {
     cell: ({ documents, scored }) => `${formatCount(scored)} of ${formatCount(documents)}`,
@@ -75,15 +75,7 @@ const COLUMNS: readonly Column<Row>[] = [
     header: "Documents",
     id: "documents",
     value: ({ documents, scored }) => (documents > 0 ? scored / documents : 0),
-    width: 120,
-  },
-  { header: "Shots", id: "shots", end: true, value: ({ shots }) => shots ?? undefined, width: 70 },
-  {
-    cell: ({ error, status }) => <span title={error ?? undefined}>{status}</span>,
-    header: "Status",
-    id: "status",
-    value: ({ status }) => status,
-    width: 130,
+    width: 110,
   },
   {
     cell: ({ samples }) => <SamplesLink samples={samples} />,
@@ -91,6 +83,14 @@ const COLUMNS: readonly Column<Row>[] = [
     header: "Answers",
     id: "answers",
     value: ({ samples }) => samples?.wrong ?? undefined,
+    width: 100,
+  },
+  { header: "Shots", id: "shots", end: true, value: ({ shots }) => shots ?? undefined, width: 60 },
+  {
+    cell: ({ error, status }) => <span title={error ?? undefined}>{status}</span>,
+    header: "Status",
+    id: "status",
+    value: ({ status }) => status,
     width: 110,
   },
 ];

@@ -38,7 +38,7 @@ const Failures = ({ stage }: { readonly stage: Stage }) => (
         </Table.Row>
       </Table.Header>
       <Table.Body>
-        {stage.failures.map(({ frame, message, place, row, shard }) => (
+        {[...stage.failures].sort((one, other) => one.shard - other.shard).map(({ frame, message, place, row, shard }) => (
           <Table.Row key={shard} verticalAlign="top">
             <Table.Cell textAlign="end">{formatCount(shard)}</Table.Cell>
             <Table.Cell overflowWrap="anywhere">{message}</Table.Cell>

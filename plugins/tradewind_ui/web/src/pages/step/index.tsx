@@ -23,7 +23,7 @@ const NotOurs = ({ why }: { readonly why: string }) => (
   </Empty>
 );
 
-/** While it runs, its attempts come first; when it is done, its results. */
+/** While it runs, or if the task of this run failed, its attempts come first; when it is done, its results. */
 const View = ({ ids }: { readonly ids: Ids }) => {
   const { data: about, error } = useAbout(ids);
   const client = useQueryClient();
@@ -42,14 +42,14 @@ const View = ({ ids }: { readonly ids: Ids }) => {
   if (about.why_empty) {
     return <NotOurs why={about.why_empty} />;
   }
-  const { hash, is_active, shows, state } = about;
+  const { hash, is_active, shows, state, task_state } = about;
   const attempts = <Attempts ids={ids} isActive={is_active} />;
   const results = [
     shows.includes("evaluation") ? <Evaluation ids={ids} /> : undefined,
     shows.includes("progress") ? <Progress ids={ids} isActive={is_active} /> : undefined,
     shows.includes("metrics") ? <Metrics hash={hash} ids={ids} isActive={is_active} /> : undefined,
   ];
-  const sections = state === "finished" ? [...results, attempts] : [attempts, ...results];
+  const sections = state === "finished" && task_state !== "failed" ? [...results, attempts] : [attempts, ...results];
   const canBeRead = state !== null && state !== undefined;
 
   return (

@@ -110,6 +110,14 @@ test.each([1, 59, 3600, 100_000, 90 * 86_400])("an axis of %d seconds has few ti
   expect(percent(7 + length / 2, { end: 7 + length, start: 7 })).toBe(50);
 });
 
+test.each([
+  [14_400, ["0", "1 h", "2 h", "3 h", "4 h"]],
+  [9000, ["0", "30 min", "60 min", "90 min", "120 min", "150 min"]],
+  [3, ["0", "1 s", "2 s", "3 s"]],
+])("ticks of %d seconds have one unit", (end, labels) => {
+  expect(ticksOf({ end, start: 0 }).map(({ label }) => label)).toEqual(labels);
+});
+
 test("the cost of an attempt is told in words", () => {
   const cost = { down_s: 30, lost_steps: 31, resources: "v4-16", slice_hours: 0.07, wall_s: 310, waiting_s: 48 };
   expect(costOf(attempt(0, 310, { cost, failures: 1, goodput: 0.25, preemptions: 1, restarts: 2 })).join(" · ")).toBe(

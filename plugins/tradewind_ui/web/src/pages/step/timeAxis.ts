@@ -1,5 +1,4 @@
 import type { Schemas } from "../../api/client";
-import { formatDuration } from "../../components/format";
 
 export type Attempt = Schemas["AttemptReport"];
 export type Span = { readonly end: number; readonly start: number };
@@ -38,14 +37,22 @@ export const axesOf = (attempts: readonly Attempt[], now: number): (Span | undef
   return all.end - all.start > MAX_PAUSES * busy ? spans : spans.map((span) => span && all);
 };
 
-/** Return at most six round times after the start of an axis. */
+const UNITS = [
+  [86_400, "d"],
+  [3600, "h"],
+  [60, "min"],
+  [1, "s"],
+] as const;
+
+/** Return at most six round times after the start of an axis, in one unit. */
 export const ticksOf = ({ end, start }: Span): Tick[] => {
   const length = end - start;
   const step = STEPS.find((each) => length / each <= MAX_TICKS) ?? Math.ceil(length / MAX_TICKS / 86_400) * 86_400;
   const count = Math.floor(length / step);
+  const [seconds, unit] = UNITS.find(([size]) => step % size === 0) ?? [1, "s"];
   return Array.from({ length: count + 1 }, (_, index) => ({
     at: start + index * step,
-    label: index === 0 ? "0" : formatDuration(index * step),
+    label: index === 0 ? "0" : `${(index * step) / seconds} ${unit}`,
   }));
 };
 
