@@ -53,8 +53,10 @@ const WRITTEN: Record<string, string> = {
 
 /** What the step is, its state, and why the run made or reused it. */
 export const Header = ({ about }: { readonly about: About }) => {
-  const { decision, made_by, reason, state, written_at } = about;
+  const [state, palette] = STATES[about.state ?? ""] ?? ["state unknown", "gray"];
+  const { decision, made_by, reason, written_at } = about;
   const maker = made_by && about.is_by_other_run ? (stepLink(made_by) ?? runLink(made_by)) : undefined;
+  const [decided, decidedPalette] = DECISIONS[decision ?? ""] ?? [decision ?? "", "gray"];
 
   return (
     <Stack gap={3}>
@@ -63,14 +65,11 @@ export const Header = ({ about }: { readonly about: About }) => {
           {about.name}
         </Heading>
         <Code size="md">{about.hash}</Code>
-        {state ? (
-          <StateBadge size="md" state={state}>
-            {about.attempt > 0 && state === "at work" ? `, attempt ${about.attempt}` : ""}
-            {about.is_by_other_run ? ", by another run" : ""}
-          </StateBadge>
-        ) : (
-          <Badge size="md">state unknown</Badge>
-        )}
+        <Badge colorPalette={palette} size="md">
+          {state}
+          {about.attempt > 0 && about.state === "at work" ? `, attempt ${about.attempt}` : ""}
+          {about.is_by_other_run ? ", by another run" : ""}
+        </Badge>
         {maker !== undefined ? <PageLink to={maker}>Open that run</PageLink> : undefined}
         {about.is_forced ? <Badge size="md">forced</Badge> : undefined}
       </HStack>
