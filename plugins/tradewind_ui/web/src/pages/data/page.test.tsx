@@ -125,6 +125,21 @@ it("says how many rows match, on this page and in all", async () => {
   expect(await screen.findByText("1 of 32 rows read match, rows 1–1 of 300")).toBeTruthy();
 });
 
+it("keeps the choice of right and wrong while a page does not come", async () => {
+  const user = userEvent.setup();
+  const columns = ["prompt", "target", "answer", "score/acc"].map((name) => ({ name, type: "string" }));
+  answers.describe = () => [200, { columns, format: "parquet", kind: "file", name: "s.parquet", path: "/store/s.parquet", title: "Parquet", views: ["rows"] }];
+  answers.rows = (query) =>
+    query.has("filter")
+      ? [429, { detail: "All readers are busy." }]
+      : [200, { columns, format: "parquet", next: null, path: "", rows: [{ at: "0", number: 1, values: ["1 + 1", "2", "3", 0] }] }];
+  open("?path=/store/s.parquet");
+  await user.click(await screen.findByText("Wrong"));
+  expect(await screen.findByText("The readers are busy")).toBeTruthy();
+  expect(screen.getByText("Try again")).toBeTruthy();
+  expect(screen.getByText("Right")).toBeTruthy();
+});
+
 it("reads a text on only while its file is the same", async () => {
   const user = userEvent.setup();
   answers.describe = () => [200, { format: "text", kind: "file", name: "a.log", path: "/store/a.log", title: "text", views: ["text"] }];
