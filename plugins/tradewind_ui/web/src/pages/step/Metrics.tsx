@@ -1,4 +1,4 @@
-import { Box, Checkbox, Heading, HStack, NativeSelect, SimpleGrid, Text } from "@chakra-ui/react";
+import { Box, Button, Checkbox, Heading, HStack, NativeSelect, SimpleGrid, Text } from "@chakra-ui/react";
 import { lazy, Suspense, useMemo } from "react";
 import { useSearchParams } from "react-router-dom";
 
@@ -41,11 +41,14 @@ const useChoice = () => {
 const One = ({
   curve,
   isLog,
+  onHide,
   other,
   titles,
 }: {
   readonly curve: Curve;
   readonly isLog: boolean;
+  /** undefined for the only curve. */
+  readonly onHide: (() => void) | undefined;
   readonly other?: Curve;
   readonly titles: readonly [string, string];
 }) => {
@@ -60,9 +63,16 @@ const One = ({
 
   return (
     <Box minW={0}>
-      <Heading as="h3" mb={1} overflowWrap="anywhere" size="sm">
-        {curve.name}
-      </Heading>
+      <HStack justify="space-between" mb={1}>
+        <Heading as="h3" overflowWrap="anywhere" size="sm">
+          {curve.name}
+        </Heading>
+        {onHide === undefined ? undefined : (
+          <Button aria-label={`Hide ${curve.name}`} onClick={onHide} size="2xs" variant="ghost">
+            Hide
+          </Button>
+        )}
+      </HStack>
       <Suspense fallback={<Loading />}>
         <Plot isLog={isLog} lines={lines} title={curve.name} />
       </Suspense>
@@ -159,6 +169,7 @@ export const Metrics = ({ hash, ids, isActive }: Props) => {
             curve={curve}
             isLog={isLog}
             key={curve.name}
+            onHide={shown.length > 1 ? () => setNames(shown.filter((name) => name !== curve.name)) : undefined}
             other={isPair ? theirs.data?.curves.find(({ name }) => name === curve.name) : undefined}
             titles={[hash, version ?? ""]}
           />

@@ -1,6 +1,6 @@
 import { ChakraProvider, defaultSystem } from "@chakra-ui/react";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { render, screen } from "@testing-library/react";
+import { fireEvent, render, screen, waitFor } from "@testing-library/react";
 import { MemoryRouter } from "react-router-dom";
 import { expect, test, vi } from "vitest";
 
@@ -14,8 +14,9 @@ import { versionBefore } from "./versions";
 
 /** The client of the API takes the browser's function when it is imported. */
 const server = vi.hoisted(() => {
-  const answers = new Map<string, unknown>();
+  const answers = Object.assign(new Map<string, unknown>(), { asked: [] as URL[] });
   globalThis.fetch = async (request) => {
+    answers.asked.push(new URL((request as Request).url));
     const route = /steps\/(\w+)\//u.exec((request as Request).url)?.[1] ?? "";
     const body = JSON.stringify(answers.get(route) ?? { detail: `no ${route}` });
     return new Response(body, { headers: { "Content-Type": "application/json" }, status: answers.has(route) ? 200 : 503 });
@@ -201,6 +202,14 @@ test("a step shows its state, its reason, its config, and what a section cannot 
   expect(screen.getByText("W&B ↗").getAttribute("href")).toBe("https://wandb.ai/me/tiny/runs/tiny-abc123");
   expect(await screen.findByText("no versions")).toBeTruthy();
 }, 30_000);
+
+test("a curve can be hidden, and the address keeps the others", async () => {
+  vi.stubGlobal("ResizeObserver", class { public disconnect() {} public observe() {} });
+  const found = { ...curves([0, 1], 9), curves: ["train/loss", "eval/loss"].map((name) => ({ name, steps: [0], values: [1] })) };
+  show({ about: { ...ABOUT, shows: ["metrics"], state: "finished" }, metrics: found, versions: { left_out: 0, versions: [] } });
+  fireEvent.click(await screen.findByRole("button", { name: "Hide train/loss" }));
+  await waitFor(() => expect(server.asked.some((url) => url.searchParams.getAll("name").join() === "eval/loss")).toBe(true));
+}, 60_000);
 
 test("sections look once more when the attempt has ended", async () => {
   const running = { attempts: [attempt(0, null, { phases: [] })], left_out: 0, now: 200 };
