@@ -430,7 +430,7 @@ DATA: Final = CommandGroup(
                 option("path", metavar="PATH", help="a file, an output, a token cache or a checkpoint"),
                 option("-n", "--rows", type=count, default=10, metavar="N", help="rows at most (10)"),
                 option("--at", type=float, default=0.0, metavar="FRACTION", help="begin there, from 0 to 1 (0)"),
-                option("--filter", default="", metavar="TEXT", help="only rows with this text, COLUMN:TEXT or COLUMN=VALUE"),
+                option("--filter", default="", metavar="TEXT", help="rows with this text, COLUMN:TEXT, COLUMN=VALUE"),
                 option("--columns", metavar="A,B", default="", help="only these columns"),
                 _JSON,
             ),
