@@ -10,7 +10,7 @@ export const dataLink = (path: string, filter = ""): string =>
   `/plugin/tradewind_data?path=${part(path)}${filter === "" ? "" : `&filter=${part(filter)}`}`;
 
 /** The page Plan of the run; undefined outside Airflow. Airflow refuses those who may not read the DAG. */
-export const runLink = ({ dag, run }: Maker): string | undefined =>
+export const runLink = ({ dag, run }: Pick<Maker, "dag" | "run">): string | undefined =>
   dag === "" || run === "" ? undefined : `/dags/${part(dag)}/runs/${part(run)}/plugin/tradewind_plan`;
 
 /** The page Step of the task. */

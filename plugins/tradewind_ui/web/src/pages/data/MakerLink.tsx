@@ -2,10 +2,9 @@ import { Badge, HStack, Link as ChakraLink, Text } from "@chakra-ui/react";
 import { Link } from "react-router-dom";
 
 import type { Schemas } from "../../api/client";
+import { StateBadge, isState } from "../../components/states";
 
 type MadeBy = Schemas["MadeBy"];
-
-const COLOURS: Record<string, string> = { "at work": "blue", failed: "red", finished: "green" };
 
 /** Return the address of the page of the task, or else of the run, that made an output. */
 export const makerHref = ({ dag_id: dag, run_id: run, task_id: task }: MadeBy): string | undefined => {
@@ -40,7 +39,7 @@ export const OutputTag = ({ made }: { readonly made: MadeBy }) => (
     <Badge colorPalette="purple" title={made.version ?? undefined}>
       output{made.step ? ` of ${made.step}` : ""}
     </Badge>
-    {made.state ? <Badge colorPalette={COLOURS[made.state] ?? "gray"}>{made.state}</Badge> : null}
+    {made.state && isState(made.state) ? <StateBadge state={made.state} /> : null}
     {made.problem ? (
       <Badge colorPalette="orange" title={made.problem}>
         unreadable record

@@ -78,6 +78,7 @@ it("asks the server for the view in the address", async () => {
   expect([query?.get("prefix"), query?.get("state"), query?.get("text"), query?.get("pinned"), query?.get("experiment")]).toEqual(
     ["gs://b", "failed", "x", "true", ""],
   );
+  expect(["failed", "never ran", "output gone"].map((name) => screen.getByRole("button", { name }).ariaPressed)).toEqual(["true", "false", "false"]);
 });
 
 it("lets the server sort all outputs, and shows them without groups", async () => {

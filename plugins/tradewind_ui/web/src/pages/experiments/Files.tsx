@@ -5,10 +5,11 @@ import type { Schemas } from "../../api/client";
 import { DataTable } from "../../components/DataTable";
 import type { Column } from "../../components/DataTable";
 import { Empty } from "../../components/Empty";
-import { pluralize } from "../../components/format";
+import { formatCount, pluralize } from "../../components/format";
 import { Loading } from "../../components/Frame";
 import { Problem } from "../../components/Problem";
-import { NO_FILTER, STATES } from "./address";
+import { LABELS, STATES } from "../../components/states";
+import { NO_FILTER } from "./address";
 import type { ChangeView } from "./address";
 import { Notes, Reading } from "./Notes";
 import { useFiles } from "./queries";
@@ -49,7 +50,7 @@ const columnsOf = (change: ChangeView): readonly Column<FileRow>[] => [
       file.problem === null ? (
         <HStack gap={2}>
           {STATES.filter((state) => file.counts.states[state] !== undefined).map((state) => (
-            <span key={state}>{`${file.counts.states[state] ?? 0} ${state}`}</span>
+            <span key={state}>{`${formatCount(file.counts.states[state] ?? 0)} ${LABELS[state]}`}</span>
           ))}
           {file.missing > 0 ? (
             <Text color="fg.muted" title="Never begun, or removed since">{`${file.missing} without a record`}</Text>

@@ -1,11 +1,12 @@
 import { Button, Field, HStack, NativeSelect, Wrap } from "@chakra-ui/react";
 
 import type { Schemas } from "../../api/client";
-import { hasFilter, NO_FILTER, STATES } from "./address";
-import type { ChangeView, State, View } from "./address";
+import { hasFilter, NO_FILTER } from "./address";
+import type { ChangeView, View } from "./address";
 import { UNKNOWN_EXPERIMENT } from "./columns";
 import { SearchInput } from "../../components/SearchInput";
-import { MEANINGS } from "./StateBadge";
+import { LABELS, STATES, STATE_MEANINGS } from "../../components/states";
+import type { State } from "../../components/states";
 
 type Props = {
   readonly change: ChangeView;
@@ -70,9 +71,9 @@ export const Filters = ({ change, experiments, view }: Props) => {
           <Pressed
             isOn={view.states.includes(state)}
             key={state}
-            label={state}
+            label={LABELS[state]}
             onClick={() => toggle(state)}
-            title={MEANINGS[state]}
+            title={STATE_MEANINGS[state]}
           />
         ))}
         <Pressed isOn={view.isPinned} label="pinned" onClick={() => change({ isPinned: !view.isPinned })} />

@@ -1,10 +1,9 @@
 import { useCallback, useMemo } from "react";
 import { useSearchParams } from "react-router-dom";
 
-import type { Schemas } from "../../api/client";
+import { STATES } from "../../components/states";
+import type { State } from "../../components/states";
 
-export type State = Schemas["RecordState"];
-export const STATES: readonly State[] = ["finished", "at work", "failed", "stopped", "gone", "unreadable lease", "none"];
 export const TABS = ["outputs", "files", "leaderboards"] as const;
 export type Tab = (typeof TABS)[number];
 const ORDERS = ["step", "-step", "state", "-state", "since", "-since", "size", "-size"] as const;

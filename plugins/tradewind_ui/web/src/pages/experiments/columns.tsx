@@ -5,10 +5,9 @@ import { Link as RouterLink } from "react-router-dom";
 import type { Column, Value } from "../../components/DataTable";
 import { formatBytes, formatCount, formatSince, formatTime, pluralize } from "../../components/format";
 import type { Schemas } from "../../api/client";
-import { STATES } from "./address";
+import { LABELS, STATES, StateBadge } from "../../components/states";
 import { dataLink, runLink, stepLink } from "../../components/links";
 import type { Line, OutputRow } from "./rows";
-import { StateBadge } from "./StateBadge";
 
 const COMMIT_CHARS = 8;
 
@@ -61,7 +60,7 @@ const Size = ({ details }: { readonly details: Schemas["OutputDetails"] }) =>
   );
 
 const shownOf = ({ shown, states }: Extract<Line, { kind: "experiment" }>) => {
-  const counts = STATES.flatMap((state) => (states[state] === undefined ? [] : [`${formatCount(states[state])} ${state}`]));
+  const counts = STATES.flatMap((state) => (states[state] === undefined ? [] : [`${formatCount(states[state])} ${LABELS[state]}`]));
   const total = Object.values(states).reduce((sum, count) => sum + count, 0);
   return shown < total ? `${formatCount(shown)} of ${pluralize(total, "output")} shown` : counts.join(", ");
 };

@@ -4,6 +4,7 @@ import type { ReactNode } from "react";
 import { Link as RouterLink } from "react-router-dom";
 
 import { DecisionBadge, MEANINGS } from "../../components/decisions";
+import { dataLink, runLink, stepLink } from "../../components/links";
 import { Sentence } from "../../components/Sentence";
 import { History } from "./History";
 import { marksOf } from "./model";
@@ -18,11 +19,6 @@ type Props = {
   readonly step: Step;
 };
 
-const part = encodeURIComponent;
-
-export const runPath = (dagId: string, runId: string) => `/dags/${part(dagId)}/runs/${part(runId)}`;
-export const dataPath = (path: string) => `/plugin/tradewind_data?path=${part(path)}`;
-
 const Item = ({ children, label }: { readonly children: ReactNode; readonly label: string }) => (
   <DataList.Item>
     <DataList.ItemLabel minW="7rem">{label}</DataList.ItemLabel>
@@ -32,16 +28,14 @@ const Item = ({ children, label }: { readonly children: ReactNode; readonly labe
   </DataList.Item>
 );
 
-const To = ({ children, to }: { readonly children: ReactNode; readonly to: string }) => (
-  <Link asChild color="fg.info" overflowWrap="anywhere">
-    <RouterLink to={to}>{children}</RouterLink>
-  </Link>
-);
-
-const Producer = ({ step }: { readonly step: Step }) => {
-  const { producer, producer_dag: dag, producer_run: run } = step;
-  return typeof dag === "string" && typeof run === "string" ? <To to={runPath(dag, run)}>{producer}</To> : producer;
-};
+const To = ({ children, to }: { readonly children: ReactNode; readonly to: string | undefined }) =>
+  to === undefined ? (
+    children
+  ) : (
+    <Link asChild color="fg.info" overflowWrap="anywhere">
+      <RouterLink to={to}>{children}</RouterLink>
+    </Link>
+  );
 
 const isText = (value: string | null | undefined): value is string => value !== null && value !== undefined;
 
@@ -57,17 +51,17 @@ const Facts = ({ dagId, runId, step }: Pick<Props, "dagId" | "runId" | "step">) 
     </Item>
     {isText(step.producer) ? (
       <Item label={step.decision === "WAIT" ? "Made now by" : "Made by"}>
-        <Producer step={step} />
+        <To to={runLink({ dag: step.producer_dag ?? "", run: step.producer_run ?? "" })}>{step.producer}</To>
       </Item>
     ) : undefined}
     {(step.attempt ?? 0) > 0 ? <Item label="Attempt">{step.attempt}, the newest when the plan was made</Item> : undefined}
     {isText(step.estimate) ? <Item label="Estimate">{step.estimate}</Item> : undefined}
     {isText(step.place) ? <Item label="Runs on">{step.place}</Item> : undefined}
     <Item label="Output">
-      <To to={dataPath(step.output_path)}>{step.output_path}</To>
+      <To to={dataLink(step.output_path)}>{step.output_path}</To>
     </Item>
     <Item label="Task">
-      <To to={`${runPath(dagId, runId)}/tasks/${part(step.task_id)}/plugin/tradewind_step`}>{step.task_id}</To>
+      <To to={stepLink({ dag: dagId, map_index: -1, run: runId, task: step.task_id })}>{step.task_id}</To>
     </Item>
   </DataList.Root>
 );

@@ -16,10 +16,11 @@ import type { View } from "./address";
 import { warmUp } from "./layout";
 import { countsOf, filterSteps } from "./model";
 import type { GroupPlan, Step } from "./model";
-import { StepPanel, runPath } from "./StepPanel";
+import { StepPanel } from "./StepPanel";
 import { StepTable } from "./StepTable";
 import { Summary } from "./Summary";
 
+const part = encodeURIComponent;
 const loadGraph = () => import("./Graph");
 const Graph = lazy(loadGraph);
 
@@ -43,7 +44,7 @@ const NoPlan = ({ dagId, runId, tasks }: { readonly dagId: string; readonly runI
   }
   const link = (
     <Link asChild color="fg.info">
-      <RouterLink to={`${runPath(dagId, runId)}/tasks/${encodeURIComponent(task.task_id)}`}>{task.task_id}</RouterLink>
+      <RouterLink to={`/dags/${part(dagId)}/runs/${part(runId)}/tasks/${part(task.task_id)}`}>{task.task_id}</RouterLink>
     </Link>
   );
   return task.is_final ? (

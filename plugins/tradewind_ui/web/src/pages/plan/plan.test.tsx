@@ -202,7 +202,7 @@ describe("page", () => {
       "/?view=table&step=raw",
     );
     const links = (await screen.findAllByRole("link")).map((link) => link.getAttribute("href"));
-    expect(links).toEqual(["/dags/nightly/runs/monday", "/plugin/tradewind_data?path=%2Fs%2Fraw-abc123", "/dags/d/runs/r%2F1/tasks/raw/plugin/tradewind_step"]);
+    expect(links).toEqual(["/dags/nightly/runs/monday/plugin/tradewind_plan", "/plugin/tradewind_data?path=%2Fs%2Fraw-abc123", "/dags/d/runs/r%2F1/tasks/raw/plugin/tradewind_step"]);
     expect(screen.getByText("Its output existed when the run was planned.")).toBeTruthy();
     expect(server.asked).toEqual(["/plans/d/r%2F1", "/step_history/d/raw/r%2F1"]);
   }, 30_000);

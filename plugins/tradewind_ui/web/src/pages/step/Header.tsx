@@ -3,21 +3,12 @@ import type { ReactNode } from "react";
 import { Link as RouterLink } from "react-router-dom";
 
 import { DataLink } from "../../components/DataLink";
+import { DecisionBadge, isDecision } from "../../components/decisions";
 import { formatSince, formatTime } from "../../components/format";
 import { runLink, stepLink } from "../../components/links";
 import { Sentence } from "../../components/Sentence";
+import { StateBadge } from "../../components/states";
 import type { About } from "./queries";
-
-/** What each state of an output is called, and its color. */
-const STATES: Record<string, readonly [string, string]> = {
-  "at work": ["at work", "blue"],
-  failed: ["failed", "red"],
-  finished: ["finished", "green"],
-  gone: ["output gone", "red"],
-  none: ["never ran", "gray"],
-  stopped: ["stopped", "orange"],
-  "unreadable lease": ["unreadable lease", "red"],
-};
 
 const Fact = ({ children, name }: { readonly children: ReactNode; readonly name: string }) => (
   <DataList.Item>
@@ -34,15 +25,6 @@ const PageLink = ({ children, to }: { readonly children: string; readonly to: st
   </Link>
 );
 
-/** What the plan decided, and its color. */
-const DECISIONS: Record<string, readonly [string, string]> = {
-  BLOCKED: ["blocked", "red"],
-  PRUNED: ["not needed", "gray"],
-  REUSE: ["reuse", "green"],
-  RUN: ["run", "blue"],
-  WAIT: ["wait", "yellow"],
-};
-
 /** What the time of the last write to the record means. */
 const WRITTEN: Record<string, string> = {
   "at work": "Last sign",
@@ -53,10 +35,8 @@ const WRITTEN: Record<string, string> = {
 
 /** What the step is, its state, and why the run made or reused it. */
 export const Header = ({ about }: { readonly about: About }) => {
-  const [state, palette] = STATES[about.state ?? ""] ?? ["state unknown", "gray"];
-  const { decision, made_by, reason, written_at } = about;
+  const { decision, made_by, reason, state, written_at } = about;
   const maker = made_by && about.is_by_other_run ? (stepLink(made_by) ?? runLink(made_by)) : undefined;
-  const [decided, decidedPalette] = DECISIONS[decision ?? ""] ?? [decision ?? "", "gray"];
 
   return (
     <Stack gap={3}>
@@ -65,19 +45,22 @@ export const Header = ({ about }: { readonly about: About }) => {
           {about.name}
         </Heading>
         <Code size="md">{about.hash}</Code>
-        <Badge colorPalette={palette} size="md">
-          {state}
-          {about.attempt > 0 && about.state === "at work" ? `, attempt ${about.attempt}` : ""}
-          {about.is_by_other_run ? ", by another run" : ""}
-        </Badge>
+        {state ? (
+          <StateBadge size="md" state={state}>
+            {about.attempt > 0 && state === "at work" ? `, attempt ${about.attempt}` : ""}
+            {about.is_by_other_run ? ", by another run" : ""}
+          </StateBadge>
+        ) : (
+          <Badge size="md">state unknown</Badge>
+        )}
         {maker !== undefined ? <PageLink to={maker}>Open that run</PageLink> : undefined}
         {about.is_forced ? <Badge size="md">forced</Badge> : undefined}
       </HStack>
-      {decided === "" ? undefined : (
+      {decision && isDecision(decision) ? (
         <Text overflowWrap="anywhere">
-          The plan of this run: <Badge colorPalette={decidedPalette}>{decided}</Badge> <Sentence text={reason ?? ""} />
+          The plan of this run: <DecisionBadge decision={decision} /> <Sentence text={reason ?? ""} />
         </Text>
-      )}
+      ) : undefined}
       {about.problem === null || about.problem === undefined ? undefined : (
         <Alert.Root status="warning">
           <Alert.Indicator />
@@ -96,7 +79,7 @@ export const Header = ({ about }: { readonly about: About }) => {
           </Fact>
         ) : undefined}
         {typeof written_at === "number" ? (
-          <Fact name={WRITTEN[about.state ?? ""] ?? "Changed"}>
+          <Fact name={WRITTEN[state ?? ""] ?? "Changed"}>
             {formatSince(written_at)}, {formatTime(written_at)}
           </Fact>
         ) : undefined}

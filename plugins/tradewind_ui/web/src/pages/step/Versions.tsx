@@ -6,6 +6,7 @@ import { ConfigDiff } from "../../components/ConfigDiff";
 import { Loading } from "../../components/Frame";
 import { Problem } from "../../components/Problem";
 import { formatCount, formatSince } from "../../components/format";
+import { LABELS } from "../../components/states";
 import { useDifference, useVersions } from "./queries";
 import type { Ids } from "./queries";
 import { Section } from "./Section";
@@ -16,7 +17,7 @@ const titleOf = ({ hash, is_this, made_at, state }: Version) =>
   [
     is_this ? `${hash} (this)` : hash,
     typeof made_at === "number" ? formatSince(made_at) : "",
-    state === "finished" ? "" : state,
+    state === "finished" ? "" : LABELS[state],
   ]
     .filter((part) => part !== "")
     .join(", ");

@@ -190,6 +190,7 @@ test("a step shows its state, its reason, its config, and what a section cannot 
   });
   expect(await screen.findByText(/failed before: ValueError/u)).toBeTruthy();
   expect(screen.getByText("failed, by another run")).toBeTruthy();
+  expect(screen.getByText("RUN").title).toContain("when the run was planned");
   const links = ["Open that run", "run later of d"].map((name) => screen.getByRole("link", { name }).getAttribute("href"));
   expect(new Set(links)).toEqual(new Set(["/dags/d/runs/later/tasks/t/plugin/tradewind_step"]));
   expect((await screen.findByText("by this run")).closest("div")?.textContent).toContain("Attempt 1");
