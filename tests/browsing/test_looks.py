@@ -174,6 +174,21 @@ def test_text_pages_follow_one_another_both_ways(tmp_path: Path) -> None:
     assert content.endswith(before.text[-20:] + page.text)
 
 
+def test_text_of_a_changed_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text("one\ntwo\n")
+    first = look.text(allowed(tmp_path), str(path), 0, 4)
+    with path.open("a") as file:
+        file.write("three\n")
+    second = look.text(allowed(tmp_path), str(path), 4, 4, first.state)
+    assert second.text == "two\n" and "has grown" in str(second.note)
+    path.write_text("other\n")
+    for state in (first.state, second.state):
+        with pytest.raises(ChangedError, match="has changed since"):
+            look.text(allowed(tmp_path), str(path), 4, 4, state)
+    assert look.text(allowed(tmp_path), str(path), 4, 4).note is None
+
+
 def test_text_of_odd_files_is_shown(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"a\xff\0b")
     (tmp_path / "empty").write_bytes(b"")
@@ -262,21 +277,6 @@ def test_token_cache_does_not_read_through_links(tmp_path: Path) -> None:
         look.rows(allowed(tmp_path / "root"), str(cache))
 
 
-@pytest.mark.parametrize(
-    ("keys", "name"),
-    [
-        ({"name": "v2"}, "0"),
-        ({"name": "default", "configuration": {"separator": "."}}, "c.0"),
-    ],
-)
-def test_other_names_of_chunks_open_no_link(tmp_path: Path, keys: dict[str, Any], name: str) -> None:
-    data = write_cache(tmp_path / "root" / "cache") / "input_ids" / "data"
-    fields = json.loads((data / "zarr.json").read_text())
-    (data / "zarr.json").write_text(json.dumps(fields | {"chunk_key_encoding": keys}))
-    (data / "c" / "0").rename(tmp_path / "chunk")
-    (data / name).symlink_to(tmp_path / "chunk")
-    with pytest.raises(UnreadableError, match="names its chunks otherwise"):
-        look.rows(allowed(tmp_path / "root"), str(data.parents[1]))
 def test_tensorstore_reads_what_was_checked(tmp_path: Path) -> None:
     """It opens files itself, so another process could replace one by a link after the check."""
     import tensorstore
@@ -294,6 +294,21 @@ def test_tensorstore_reads_what_was_checked(tmp_path: Path) -> None:
         assert [store.read(name).result().state for name in ("c/1", "c/2", "../../secret")] == ["missing"] * 3
 
 
+@pytest.mark.parametrize(
+    ("keys", "name"),
+    [
+        ({"name": "v2"}, "0"),
+        ({"name": "default", "configuration": {"separator": "."}}, "c.0"),
+    ],
+)
+def test_other_names_of_chunks_open_no_link(tmp_path: Path, keys: dict[str, Any], name: str) -> None:
+    data = write_cache(tmp_path / "root" / "cache") / "input_ids" / "data"
+    fields = json.loads((data / "zarr.json").read_text())
+    (data / "zarr.json").write_text(json.dumps(fields | {"chunk_key_encoding": keys}))
+    (data / "c" / "0").rename(tmp_path / "chunk")
+    (data / name).symlink_to(tmp_path / "chunk")
+    with pytest.raises(UnreadableError, match="names its chunks otherwise"):
+        look.rows(allowed(tmp_path / "root"), str(data.parents[1]))
 
 
 @pytest.mark.parametrize(
