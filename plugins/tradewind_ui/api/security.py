@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 DATA_RESOURCE: Final = "Tradewind Data"
 """The name of the permission: with FAB, ``airflow roles add-perms ROLE -r "Tradewind Data" -a can_read``."""
 BAD_IDS: Final = "No run, DAG or task has this id."
+NO_LOGS: Final = "Your role may not read task logs of this DAG, and what is here may quote them or rows of data."
 
 
 def plain_ids(request: Request) -> None:
@@ -84,6 +85,21 @@ def declare_data_permission() -> None:
         logger.exception("Cannot create the permission %r, so no role can be given it.", DATA_RESOURCE)
 
 
+_reads_logs: Final = requires_access_dag("GET", DagAccessEntity.TASK_LOGS)
+
+
+def may_read_logs(request: Request, user: Annotated[BaseUser, Depends(get_user)]) -> None:
+    """Refuse users who may not read the logs of the DAG's tasks.
+
+    Raises:
+        HTTPException: 403: they may not.
+    """
+    try:
+        _reads_logs(request, user)
+    except HTTPException as error:
+        raise HTTPException(error.status_code, NO_LOGS) from None
+
+
 _reads_connections: Final = requires_access_connection("GET")
 
 
@@ -98,7 +114,7 @@ async def may_read_clusters(request: Request, user: Annotated[BaseUser, Depends(
 
 READS_RUN: Final = [Depends(plain_ids), Depends(requires_access_dag("GET", DagAccessEntity.XCOM))]
 """For what belongs to a DAG: its id is in the path, as ``dag_id``."""
-READS_LOGS: Final = [Depends(requires_access_dag("GET", DagAccessEntity.TASK_LOGS))]
+READS_LOGS: Final = [Depends(may_read_logs)]
 """In addition to READS_RUN, for what may show rows of data, as the log of the task does: in errors, for example."""
 READS_DATA: Final = [Depends(may_read_data)]
 """For files below the allowed roots. A route also checks each path by ``deployment_roots()``."""

@@ -11,9 +11,12 @@ from sqlalchemy import Text, cast, func, or_, select
 from sqlalchemy.orm import Session
 
 from tradewind.plans.plan import UNPLANNED_KEY, Plan, PlannedStep, UnplannedStep
+from tradewind.storage.bounded_read import value_count
 
 PLAN_TASK_ID: Final = "plan"
 MAX_XCOM_CHARS: Final = 16 << 20
+MAX_XCOM_VALUES: Final = 1_000_000
+"""Values in an XCom: an empty list takes 3 characters, and 60 bytes of memory when it is parsed."""
 
 
 class UnreadableXComError(ValueError):
@@ -77,8 +80,22 @@ def read_xcom(dag_id: str, run_id: str, task_id: str, key: str, session: Session
     if size is not None and size > MAX_XCOM_CHARS:
         limit = f"and a page shows at most {MAX_XCOM_CHARS}"
         raise UnreadableXComError(f"XCom {key!r} of task {task_id!r} has {size} characters, {limit}")
+    text = session.scalars(select(cast(XComModel.value, Text)).where(*row)).first()
+    if text is None:
+        return None
     try:
-        value = session.scalars(select(XComModel.value).where(*row)).first()
-        return json.loads(value) if isinstance(value, str) and value[:1] in "{[" else value
-    except (ValueError, RecursionError):
-        raise UnreadableXComError(f"XCom {key!r} of task {task_id!r} is no readable JSON") from None
+        value = _parsed(text)
+        return _parsed(value) if isinstance(value, str) and value[:1] in "{[" else value
+    except (ValueError, RecursionError) as error:
+        why = str(error) if isinstance(error, _TooManyValuesError) else "is no readable JSON"
+        raise UnreadableXComError(f"XCom {key!r} of task {task_id!r} {why}") from None
+
+
+class _TooManyValuesError(ValueError):
+    """The text has more values than a page shows."""
+
+
+def _parsed(text: str) -> Any:
+    if value_count(text) > MAX_XCOM_VALUES:
+        raise _TooManyValuesError(f"has more than {MAX_XCOM_VALUES:,} values")
+    return json.loads(text)
