@@ -90,7 +90,7 @@ FILES: Final[dict[str, bytes]] = {
     "bomb.txt.zst": zstandard.compress(b"0" * (48 << 20)),
     "window.txt.zst": b"\x28\xb5\x2f\xfd\x00\xb8" + b"\0" * 32,
     "none.txt.zst": b"\x28\xb5\x2f\xfd" + b"\xff" * 64,
-    "bomb.txt.bz2": bz2.compress(b"0" * (16 << 20)),
+    "bomb.txt.bz2": bz2.compress(b"0" * (4 << 20)),
     "none.txt.bz2": b"BZh9" + b"\xff" * 64,
     "bomb.parquet": as_parquet({"a": pa.array(["0" * MAX_CHARS] * 64)}),
     "wide.parquet": as_parquet({f"c{number}": [1] for number in range(1500)}),

@@ -1,7 +1,7 @@
 """Request every route of the plugin from an in-process API server, as users of several roles.
 
-It reads one JSON object from stdin: the DAGs to ask about. It prints the responses as JSON: route, guards, DAG, user,
-status, headers, and the beginning of the text.
+It reads one JSON object from stdin: the DAGs to ask about, and hostile addresses. It prints the responses as JSON:
+route, guards, DAG, user, status, headers, and the beginning of the text.
 """
 
 from __future__ import annotations
@@ -90,6 +90,14 @@ def answers(client: TestClient, tokens: dict[str, str], dag_ids: list[str]) -> I
                        "text": answer.text[:500]}  # fmt: skip
 
 
+def hostile_answers(client: TestClient, tokens: dict[str, str], addresses: list[str]) -> Iterator[dict[str, Any]]:
+    for address in addresses:
+        for user in ("stranger", *tokens):
+            headers = {"Authorization": f"Bearer {tokens[user]}"} if user in tokens else {}
+            answer = client.get(f"/tradewind{address}", headers=headers)
+            yield {"address": address, "user": user, "status": answer.status_code, "text": answer.text[:2000]}
+
+
 def other_methods(client: TestClient, token: str) -> list[int]:
     """Return the statuses of requests that would change something."""
     paths = [path_of(route, "one") for route in pages.routes if isinstance(route, APIRoute)]
@@ -109,6 +117,7 @@ def main() -> None:
         found = {
             "answers": [*answers(client, tokens, given["dag_ids"])],
             "others": other_methods(client, tokens["admin"]),
+            "hostile": [*hostile_answers(client, tokens, given["hostile"])],
         }
     print("ANSWERS" + json.dumps(found))
 

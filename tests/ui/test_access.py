@@ -12,9 +12,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
+from tests.hostile import page_requests
 from tradewind.rehearsal.local.airflow import LocalAirflow
 from tradewind.rehearsal.local.processes import LocalStack
 from tradewind_ui.headers import HEADERS
@@ -23,6 +25,7 @@ pytestmark = pytest.mark.airflow
 
 SIMPLE = "airflow.api_fastapi.auth.managers.simple.simple_auth_manager.SimpleAuthManager"
 FAB = "airflow.providers.fab.auth_manager.fab_auth_manager.FabAuthManager"
+SECRET = "hunter2hunter2-not-for-any-page"
 REPOSITORY = Path(__file__).parents[2]
 RUN_READERS = {"admin", "op", "runner", "viewer"}
 SHOWS_ERRORS = ("/api/steps/progress/", "/api/steps/attempts/")
@@ -41,6 +44,23 @@ class Server:
     manager: str
     answers: list[dict[str, Any]]
     others: list[int]
+    hostile: list[dict[str, Any]]
+
+
+def hostile_addresses(store: Path) -> list[str]:
+    """Return a part of the requests of ``hostile/test_page_requests``, and write the file that none may show."""
+    outside = store.parent / "outside"
+    for folder in (store, outside):
+        folder.mkdir()
+    (outside / "secret").write_text(SECRET)
+    (store / "folder").symlink_to(outside)
+    (store / "link").symlink_to(outside / "secret")
+    paths = page_requests.paths_outside(str(store), str(outside), "127.0.0.1:9")[::3]
+    return [
+        *(f"/api/data/text?path={quote(path, safe='')}" for path in paths),
+        *(f"/api/plans/{each}/x" for each in page_requests.IDS[::2]),
+        *(f"/api/fleet?{query}" for query in page_requests.QUERIES[::4]),
+    ]
 
 
 @pytest.fixture(scope="module", params=[SIMPLE, pytest.param(FAB, marks=pytest.mark.long)], ids=["simple", "fab"])
@@ -65,8 +85,9 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             [sys.executable, "-m", "airflow", "db", "migrate"], env=env, capture_output=True, text=True, check=False
         )
         assert migrated.returncode == 0, migrated.stderr[-3000:]
+    given = {"dag_ids": ["one", "two"], "hostile": hostile_addresses(home / "store")}
     done = subprocess.run(
-        [sys.executable, "-m", "tests.ui.access_child"], env=env, input=json.dumps({"dag_ids": ["one", "two"]}),
+        [sys.executable, "-m", "tests.ui.access_child"], env=env, input=json.dumps(given),
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     lines = [line for line in done.stdout.splitlines() if line.startswith("ANSWERS")]
@@ -100,8 +121,24 @@ def test_only_readers_pass_a_guard(server: Server) -> None:
             assert answer["status"] == 403, case
         if guard == "home" and user != "stranger":
             assert json.loads(answer["text"])["is_visible"] == (user in READERS[server.manager]["clusters"]), case
+        if answer["status"] == 403 and user == "reader_of_one" and answer["dag_id"] == "one":
+            assert "may not read task logs" in answer["text"], case
         if answer["status"] == 403 and guard == "data":
             assert "no permission to read 'Tradewind Data'. An administrator can give it." in answer["text"], case
+
+
+def test_hostile_requests_are_refused_as_each_role(server: Server) -> None:
+    assert len(server.hostile) > 300
+    for answer in server.hostile:
+        case = tuple(answer.values())
+        assert SECRET not in answer["text"], case
+        if answer["address"].startswith("/api/data/"):
+            readers = READERS[server.manager]["data"]
+            assert 400 <= answer["status"] < 500, case
+            assert (answer["status"] == 401) == (answer["user"] == "stranger"), case
+            assert answer["user"] in readers or answer["status"] in (401, 403), case
+        else:
+            assert answer["status"] < 500, case
 
 
 def test_every_answer_has_the_headers(server: Server) -> None:
