@@ -93,7 +93,7 @@ def test_size_and_commit_come_from_manifest_and_attempt(root: str) -> None:
 def test_outputs_are_sorted_and_those_without_a_value_come_last(root: str) -> None:
     outputs = list_outputs(root).outputs
     sizes = read_sizes(outputs)
-    assert sorted(sizes.size_bytes.values()) == [4, 12, 12] and sizes.cut == ""
+    assert sorted(sizes.size_bytes.values()) == [4, 12, 12] and sizes.cuts == ()
     orders: dict[Order, list[str]] = {
         "size": ["swept", "data/clean", "data/clean", "report", "train", "raw/web"],
         "-size": ["data/clean", "data/clean", "swept", "report", "train", "raw/web"],
@@ -111,7 +111,7 @@ def test_sizes_that_take_too_long_are_said_to_lack(root: str, monkeypatch: pytes
     monkeypatch.setattr(listing, "_SIZES_AT_ONCE", 1)
     monkeypatch.setattr(listing, "_MAX_SECONDS", -1.0)
     sizes = read_sizes(outputs)
-    assert sizes.size_bytes == {} and "The sizes of 0 of 3 finished outputs are known" in sizes.cut
+    assert sizes.size_bytes == {} and "The sizes of 0 of 3 finished outputs are known" in sizes.cuts[0]
 
 
 def test_pin_counts_from_prefix_and_folder_above(root: str) -> None:
@@ -217,8 +217,10 @@ def test_hostile_lease_is_listed_in_bounded_printable_text(tmp_path: Path, text:
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"attempt": 1, "files": [{"path": 3}]}', " " * (3 << 20)])
 def test_unreadable_manifest_is_reported(root: str, text: str) -> None:
-    status = next(each.status for each in list_outputs(root).outputs if each.step == "swept")
+    listed = list_outputs(root).outputs
+    status = next(each.status for each in listed if each.step == "swept")
     Path(manifest_path(status.output_path, 1)).write_text(text)
+    assert "Of 1 output the size is not known" in read_sizes(listed).cuts[0]
     [details] = read_details([status])
     assert details.size_bytes is None and "cannot be read" in (details.problem or "")
 

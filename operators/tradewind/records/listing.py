@@ -27,7 +27,7 @@ from tradewind.records.record import Record, RecordState, read_records
 from tradewind.storage.bounded_read import Content
 from tradewind.storage.errors import BadRecordError
 from tradewind.storage.files import read_contents
-from tradewind.text import format_producer, single_line
+from tradewind.text import format_producer, pluralize, single_line
 
 MAX_OUTPUTS: Final = 10_000
 _MAX_FOLDERS: Final = 20_000
@@ -214,12 +214,12 @@ class OutputSizes:
 
     Attributes:
         size_bytes: Output path → size of its result.
-        cut: A sentence that says how many manifests were not read; empty if all were.
+        cuts: Sentences that say which sizes are not known.
         read_at: When the reads ended, in seconds since the epoch.
     """
 
     size_bytes: Mapping[str, int]
-    cut: str
+    cuts: tuple[str, ...]
     read_at: float
 
 
@@ -232,22 +232,28 @@ def read_sizes(outputs: Sequence[ListedOutput]) -> OutputSizes:
     began = time.monotonic()
     finished = [each.status for each in outputs if each.status.state is RecordState.FINISHED and each.status.attempt]
     sizes: dict[str, int] = {}
-    read = 0
+    read, unreadable = 0, 0
     while read < len(finished) and time.monotonic() - began <= _MAX_SECONDS:
         some = finished[read : read + _SIZES_AT_ONCE]
         contents = read_contents([_files_of(each)[0] for each in some], _MAX_DETAIL_BYTES)
         older = [_files_of(each)[1] for each in some if _files_of(each)[0] not in contents]
         contents |= read_contents(older, _MAX_DETAIL_BYTES) if older else {}
-        found = {each.output_path: _details(each, contents).size_bytes for each in some}
-        sizes |= {path: size for path, size in found.items() if size is not None}
+        found = {each.output_path: _details(each, contents) for each in some}
+        sizes |= {path: each.size_bytes for path, each in found.items() if each.size_bytes is not None}
+        unreadable += sum(each.problem is not None for each in found.values())
         read += len(some)
-    cut = ""
+    cuts = []
     if read < len(finished):
-        cut = (
+        cuts.append(
             f"The sizes of {read:,} of {len(finished):,} finished outputs are known, since the store gave no more "
             f"manifests in {_MAX_SECONDS:.0f} s: narrow the prefix to sort all by size."
         )
-    return OutputSizes(sizes, cut, time.time())
+    if unreadable:
+        cuts.append(
+            f"Of {pluralize(unreadable, 'output')} the size is not known, since the manifest is larger than "
+            f"{_MAX_DETAIL_BYTES >> 20} MB or damaged: sorted by size, such outputs come last."
+        )
+    return OutputSizes(sizes, tuple(cuts), time.time())
 
 
 Order = Literal["step", "-step", "state", "-state", "since", "-since", "size", "-size"]

@@ -196,7 +196,7 @@ async def experiment_outputs(
     """
     prefix, roots = await run_in_threadpool(_checked, prefix)
     listed, reading_s = await _list(prefix)
-    sizes: OutputSizes | None = OutputSizes({}, "", 0.0)
+    sizes: OutputSizes | None = OutputSizes({}, (), 0.0)
     if listed is not None and sort in ("size", "-size"):
         outputs = listed.outputs
         sizes, sizing_s = await _shared(_SIZES, prefix, lambda: read_sizes(outputs))
@@ -214,7 +214,7 @@ async def experiment_outputs(
         for output, detail in zip(shown, details, strict=True)
     ]
     experiments = experiments_of(listed.outputs)
-    notes = [*listed.cuts, *filter(None, [sizes.cut])]
+    notes = [*listed.cuts, *sizes.cuts]
     if len(experiments) > MAX_EXPERIMENTS:
         notes.append(f"{MAX_EXPERIMENTS} of {len(experiments):,} experiments are offered: narrow the prefix.")
     return OutputsPage(
