@@ -52,7 +52,7 @@ def head(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[LoopbackHe
 
 def run(before: Any = None, clusters: Any = CLUSTERS, **arguments: Any) -> list[dict[str, Any]]:
     """Run the operator once after a run that returned ``before``."""
-    ti = SimpleNamespace(xcom_pull=lambda task_ids, include_prior_dates: before)
+    ti = SimpleNamespace(xcom_pull=lambda task_ids, include_prior_dates, map_indexes: before)
     operator = StallAlertOperator(task_id="stalls", clusters=clusters, **arguments)
     return operator.execute({"ti": ti})  # type: ignore[typeddict-item]
 

@@ -225,7 +225,8 @@ class StallAlertOperator(BaseOperator):
         from tradewind.fleet.stalled_steps import new_stalls
 
         stalled = [step for cluster in self.clusters for step in self._stalled(cluster)]
-        before = context["ti"].xcom_pull(task_ids=self.task_id, include_prior_dates=True) or []
+        # With its map index, the value of the last run; without one, those of all runs before.
+        before = context["ti"].xcom_pull(task_ids=self.task_id, include_prior_dates=True, map_indexes=-1) or []
         fresh = new_stalls(stalled, [step["job"] for step in before])
         for step in stalled:
             self.log.warning("%s%s", step, "" if step in fresh else " (reported before)")
