@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Final
 
@@ -43,5 +43,7 @@ def leads_outside(name: str, descriptor: int | None = None) -> bool:
 
 def is_outside(roots: Roots, name: str, descriptor: int | None = None) -> bool:
     """Whether a local path, or what was opened there, is below none of the ``roots``."""
-    opened = f"/proc/self/fd/{descriptor}"
-    return not roots.allow(os.readlink(opened) if descriptor is not None and os.path.exists(opened) else name)
+    if descriptor is not None:
+        with suppress(OSError):  # only Linux tells where it is
+            return not roots.allow_resolved(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return not roots.allow(name)

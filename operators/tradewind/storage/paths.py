@@ -173,9 +173,15 @@ class Roots:
     def allow(self, path: Any) -> bool:
         """Whether ``path`` is a root or below one; False for invalid paths."""
         try:
-            location = resolve_location(path)
+            return self._hold(resolve_location(path))
         except StorageError:
             return False
+
+    def allow_resolved(self, name: str) -> bool:
+        """Whether a local path that is absolute and without links, as of an opened file, is a root or below one."""
+        return self._hold(ResolvedLocation("file", name))
+
+    def _hold(self, location: ResolvedLocation) -> bool:
         return any(location.is_or_is_below(root) for root in self._resolved)
 
     @cached_property
