@@ -3,6 +3,7 @@ import type { ComponentType } from "react";
 
 import { Frame } from "./components/Frame";
 import { CardSpace } from "./pages/fleet/CardSpace";
+import { Plan } from "./pages/plan/entry";
 
 /** What Airflow gives to each page; absent where the page is about no DAG, run or task. */
 export type PageProps = {
@@ -20,7 +21,7 @@ const PAGES: Record<string, ComponentType<PageProps>> = {
   Experiments: lazy(() => import("./pages/experiments")),
   Fleet: lazy(() => import("./pages/fleet")),
   [CARD]: lazy(() => import("./pages/fleet/Card")),
-  Plan: lazy(() => import("./pages/plan")),
+  Plan,
   Step: lazy(() => import("./pages/step")),
 };
 

@@ -3,7 +3,6 @@ import { useQuery } from "@tanstack/react-query";
 import { Suspense, lazy, useCallback, useEffect, useMemo, useRef } from "react";
 import { Link as RouterLink } from "react-router-dom";
 
-import { answered, api } from "../../api/client";
 import type { Schemas } from "../../api/client";
 import { Empty } from "../../components/Empty";
 import { Loading } from "../../components/Frame";
@@ -16,6 +15,7 @@ import type { View } from "./address";
 import { warmUp } from "./layout";
 import { countsOf, filterSteps } from "./model";
 import type { GroupPlan, Step } from "./model";
+import { plansQuery } from "./query";
 import { StepPanel } from "./StepPanel";
 import { StepTable } from "./StepTable";
 import { Summary } from "./Summary";
@@ -26,12 +26,8 @@ const Graph = lazy(loadGraph);
 
 type RunPlans = Schemas["RunPlans"];
 
-/** While a plan is being made, in ms between requests. */
-const POLL = 4000;
 const HEIGHT = "max(420px, calc(100vh - 370px))";
 const GROUP_HEIGHT = "max(320px, 45vh)";
-
-export const isPlanning = (plans: RunPlans | undefined): boolean => plans?.tasks.some((task) => !task.is_final) === true;
 
 const NoPlan = ({ dagId, runId, tasks }: { readonly dagId: string; readonly runId: string } & Pick<RunPlans, "tasks">) => {
   const [task] = tasks;
@@ -183,12 +179,7 @@ const Plans = ({ dagId, plans, runId }: { readonly dagId: string; readonly plans
 
 /** The plan of a run: what runs, what is reused, and why. */
 const Plan = ({ dagId = "", runId = "" }: PageProps) => {
-  const { data, error } = useQuery({
-    queryFn: () => answered(api.GET("/api/plans/{dag_id}/{run_id}", { params: { path: { dag_id: dagId, run_id: runId } } })),
-    queryKey: ["plans", dagId, runId],
-    refetchInterval: (query) => (isPlanning(query.state.data) ? POLL : false),
-    staleTime: 30_000,
-  });
+  const { data, error } = useQuery(plansQuery(dagId, runId));
   useEffect(() => {
     // While the plan is requested.
     warmUp();

@@ -2,6 +2,7 @@ import { ChakraProvider, defaultSystem } from "@chakra-ui/react";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import { render, screen, waitFor } from "@testing-library/react";
 import userEvent from "@testing-library/user-event";
+import { Suspense } from "react";
 import { MemoryRouter, useNavigate } from "react-router-dom";
 import { describe, expect, it, vi } from "vitest";
 
@@ -28,14 +29,16 @@ const server = vi.hoisted(() => {
   return hoisted;
 });
 
-import Plan, { isPlanning } from ".";
+import Plan from ".";
 import { parseView, withView } from "./address";
 import { bundlesOf } from "./bundles";
+import { Plan as Entry } from "./entry";
 import { shownFirst } from "./Graph";
 import { edgesOf, inColumns, placed } from "./layout";
 import { changedInputs, countsOf, filterSteps } from "./model";
 import type { Step } from "./model";
 import { nearest } from "./neighbours";
+import { isPlanning } from "./query";
 
 const step = (name: string, change: Partial<Step> = {}): Step => ({
   attempt: 0,
@@ -136,14 +139,16 @@ const Back = () => {
 
 describe("page", () => {
   const history = { compared: null, config: null, is_complete: true, run: null, versions: [] };
-  const show = (answer: unknown, address = "/?view=table") => {
+  const show = (answer: unknown, address = "/?view=table", Page = Plan) => {
     server.asked = [];
     server.answer = (url) => (url.includes("step_history") ? history : answer);
     render(
       <ChakraProvider value={defaultSystem}>
         <QueryClientProvider client={new QueryClient()}>
           <MemoryRouter initialEntries={[address]}>
-            <Plan dagId="d" runId="r/1" />
+            <Suspense>
+              <Page dagId="d" runId="r/1" />
+            </Suspense>
             <Back />
           </MemoryRouter>
         </QueryClientProvider>
@@ -229,6 +234,15 @@ describe("page", () => {
   ])("says why there is no plan: %j", async (tasks, title) => {
     show({ plans: [], tasks });
     expect(await screen.findByText(title)).toBeTruthy();
+  });
+
+  it("requests the plans once, before the page's code is there", async () => {
+    show({ plans: [], tasks: [] }, "/", Entry);
+    await Promise.resolve();
+    expect(screen.queryByText("No plan in this run")).toBeNull();
+    expect(server.asked).toEqual(["/plans/d/r%2F1"]);
+    expect(await screen.findByText("No plan in this run")).toBeTruthy();
+    expect(server.asked).toEqual(["/plans/d/r%2F1"]);
   });
 
   it("asks again only while a task plans", () => {
