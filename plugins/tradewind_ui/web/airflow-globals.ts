@@ -11,9 +11,15 @@ export const SHARED: Record<string, string> = {
 };
 
 const PREFIX = "\0airflow:";
+const IMPORTER = "?by=";
 const IDENTIFIER = /^[A-Za-z_$][\w$]*$/u;
 
-/** Resolve the shared modules to Airflow's globals, so that the bundle has its theme, and no second React. */
+/**
+ * Resolve the shared modules to Airflow's globals, so that the bundle has its theme, and no second React.
+ *
+ * Each importer has a copy of its own with the names that it uses. A common copy would be a chunk that the entry waits
+ * for: one more request, and its discovery, while Airflow draws its own page.
+ */
 export const airflowGlobals = (): Plugin => ({
   apply: "build",
   enforce: "pre",
@@ -21,7 +27,7 @@ export const airflowGlobals = (): Plugin => ({
     if (!id.startsWith(PREFIX)) {
       return null;
     }
-    const name = id.slice(PREFIX.length);
+    const [name = ""] = id.slice(PREFIX.length).split(IMPORTER);
     const names = Object.keys((await import(name)) as object).filter(
       (each) => IDENTIFIER.test(each) && each !== "default" && each !== "module.exports",
     );
@@ -30,5 +36,5 @@ export const airflowGlobals = (): Plugin => ({
     return { code: [`const shared = ${shared};`, "export default shared;", ...exports].join("\n"), moduleSideEffects: false };
   },
   name: "airflow-globals",
-  resolveId: (id) => (id in SHARED ? `${PREFIX}${id}` : null),
+  resolveId: (id, importer = "") => (id in SHARED ? `${PREFIX}${id}${IMPORTER}${importer}` : null),
 });
