@@ -168,7 +168,7 @@ const Plans = ({ dagId, plans, runId }: { readonly dagId: string; readonly plans
           ))}
         </Stack>
         {selected === undefined ? undefined : (
-          <Box display="flex" flexDirection="column" maxH={{ lg: HEIGHT }} w={{ base: "full", lg: "440px" }}>
+          <Box display="flex" flexDirection="column" flexShrink={0} maxH={{ lg: HEIGHT }} w={{ base: "full", lg: "min(440px, 50%)" }}>
             <StepPanel close={close} dagId={dagId} open={open} runId={runId} step={selected} />
           </Box>
         )}
