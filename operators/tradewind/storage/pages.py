@@ -69,7 +69,7 @@ def list_pages(folder: str) -> Iterator[FolderPage]:
             return
 
 
-Answer = tuple[dict[str, Mapping[str, Any]], list[str], str | None]
+Answer = tuple[Mapping[str, Mapping[str, Any]], list[str], str | None]
 """Names of files with their facts, names of folders, and where the next page begins."""
 
 

@@ -199,8 +199,8 @@ async def experiment_outputs(
     sizes: OutputSizes | None = OutputSizes({}, (), 0.0)
     if listed is not None and sort in ("size", "-size"):
         outputs = listed.outputs
-        sizes, sizing_s = await _shared(_SIZES, prefix, lambda: read_sizes(outputs))
-        reading_s = sizing_s if reading_s is None else reading_s
+        found, sizing_s = await _shared(_SIZES, prefix, lambda: read_sizes(outputs))
+        sizes, reading_s = found, sizing_s if reading_s is None else reading_s
     if listed is None or sizes is None:
         return OutputsPage(prefix, roots, reading_s, [], offset, 0, 0, [], [], 0.0, 0.0)
     admitted = OutputFilter(text, frozenset(state or ()), producer, experiment, pinned, file).select(listed)
@@ -253,13 +253,13 @@ async def experiment_leaderboards(prefix: Prefix = "") -> Leaderboards:
     """Return leaderboards of the evaluations and speedruns below a prefix."""
     prefix, _ = await run_in_threadpool(_checked, prefix)
     listed, reading_s = await _list(prefix)
-    boards = None
+    boards: _Boards | None = None
     if listed is not None:
         paths = [output.path for output in listed.outputs]
-        boards, boards_s = await _shared(
+        found, boards_s = await _shared(
             _BOARDS, prefix, lambda: _Boards(read_boards(prefix, paths), read_speedrun_boards(prefix, paths))
         )
-        reading_s = boards_s if reading_s is None else reading_s
+        boards, reading_s = found, boards_s if reading_s is None else reading_s
     if listed is None or boards is None:
         return Leaderboards(prefix, reading_s, EvaluationBoards((), ()), SpeedrunBoards((), ()), [])
     return Leaderboards(prefix, reading_s, boards.evaluations, boards.speedruns, list(listed.cuts))
