@@ -32,7 +32,8 @@ _MAX_INFO_BYTES: Final = 4 << 20
 _MAX_TEXT: Final = 1_000
 _MAX_SHORT_LIST: Final = 8
 _MAX_DEPTH: Final = 24
-"""Deeper values are one line."""
+_MAX_PATH: Final = 10_000
+"""Deeper values, and those whose path has more characters, are one line."""
 _MAX_INPUTS: Final = 500
 _MAX_REQUESTS: Final = 500
 """Reads for one comparison."""
@@ -249,7 +250,8 @@ class _Tree:
             return []
         self._room -= 1
         is_versioned = is_versioned or path in self._versioned
-        children = [] if depth >= _MAX_DEPTH or self._is_short(value, path) else _children(value)
+        is_leaf = depth >= _MAX_DEPTH or len(path) > _MAX_PATH or self._is_short(value, path)
+        children = [] if is_leaf else _children(value)
         below: list[ConfigEntry] = []
         for name, child in children:
             below += self._lines(child, f"{path}.{name}", name, depth + 1, is_versioned=is_versioned)
