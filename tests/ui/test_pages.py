@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import pytest
@@ -124,9 +125,7 @@ def test_page_says_that_its_server_does_not_answer(name: str, stack: UiStack, op
         page.page.route("**/tradewind/api/**", lambda route: route.abort())
         root = page.open(path_of(stack))
         root.get_by_text(REFUSED).first.wait_for()
-        assert page.page.get_by_role("navigation").count() or page.page.locator("nav").count(), (
-            "Airflow's own page is gone"
-        )
+        assert page.page.get_by_text("Plugins", exact=True).count(), "Airflow's own menu is gone"
 
 
 @pytest.mark.long
@@ -163,7 +162,13 @@ def test_viewer_sees_what_is_refused(stack: UiStack, opened: OpenPages) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("base_path", ["", "/a/b"], ids=["root", "two"])
 def test_every_page_loads_below_another_path(base_path: str, stack: UiStack, opened: OpenPages) -> None:
-    with ui_stack(stack.folder, base_path=base_path, few=True) as other, opened(other) as page:
-        for path_of, text in PAGES.values():
-            visible(page.open(path_of(other)), text).wait_for()
-        assert page.problems == []
+    starting = ui_stack(stack.folder, base_path=base_path, few=True)
+    with ThreadPoolExecutor(1) as thread:  # the event loop of the browser runs in this one
+        other = thread.submit(starting.__enter__).result()
+        try:
+            with opened(other) as page:
+                for path_of, text in PAGES.values():
+                    visible(page.open(path_of(other)), text).wait_for()
+                assert page.problems == []
+        finally:
+            thread.submit(starting.__exit__, None, None, None).result()
