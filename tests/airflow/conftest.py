@@ -160,7 +160,8 @@ def env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
     shutil.copy(tiny_engine.__file__, dags)  # engines of a pool that an evaluation starts
     write_scheduled_examples(dags)
     put_into_zone(dags / "nightly_code_lm.py", NIGHTLY_ZONE)
-    put_on_cluster(dags / "compare_models.py", "with_lm_eval")
+    for evaluating in ("compare_models.py", "evaluate_model.py"):
+        put_on_cluster(dags / evaluating, "with_lm_eval")
     # A test edits this copy. It is written now, because Airflow stores changes of a DAG at least 30 s apart.
     text = (dags / "plain_retries.py").read_text().replace("plain_retries", "lowered_retries")
     (dags / "lowered_retries.py").write_text(text.replace("plain/retried", "plain/lowered"))
@@ -230,10 +231,10 @@ def put_into_zone(dag_file: Path, zone: str) -> None:
 
 
 def put_on_cluster(dag_file: Path, cluster: str) -> None:
-    """Set the cluster of a pipeline with ``max_concurrent``."""
+    """Set the cluster of a pipeline."""
     text = dag_file.read_text()
-    assert text.count("    max_concurrent=") == 1
-    dag_file.write_text(text.replace("    max_concurrent=", f'    cluster="{cluster}",\n    max_concurrent='))
+    assert text.count("\n    description=") == 1
+    dag_file.write_text(text.replace("\n    description=", f'\n    cluster="{cluster}",\n    description='))
 
 
 def python_with_lm_eval(folder: Path) -> Path:

@@ -36,3 +36,18 @@ def test_second_run_reuses_all_steps(env: Environment, dag_id: str, last: str, f
     assert set(second.decisions().values()) <= {"REUSE", "PRUNED"}
     steps = {task: state for task, state in second.states().items() if task != "plan"}
     assert second.state == "success" and set(steps.values()) == {"skipped"} and second.jobs() == []
+
+
+def test_model_of_the_trigger_form_is_evaluated(env: Environment) -> None:
+    """The form's values as a person gives them: a path below the prefix, a task's name, a folder of tasks."""
+    model = env.output("compare_models/long").relative_to(env.store)  # the test above made it
+    quiz = env.output("compare_models/quiz")
+    run = env.run(
+        "evaluate_model",
+        {"model": str(model), "tasks": ["word_order"], "task_path": str(quiz), "max_documents": 20},
+    )
+    assert run.state == "success", run.log("evaluate_model_scores")
+    record = output(run, "evaluate_model/scores", "record.json")
+    assert str(model) in json.dumps(record["model"])
+    unknown = env.run("evaluate_model", {"model": str(model), "tasks": ["word_odour"], "task_path": str(quiz)})
+    assert unknown.state == "failed" and "word_order" in unknown.log("evaluate_model_scores")
