@@ -198,9 +198,8 @@ async def experiment_outputs(
     listed, reading_s = await _list(prefix)
     sizes: OutputSizes | None = OutputSizes({}, (), 0.0)
     if listed is not None and sort in ("size", "-size"):
-        outputs = listed.outputs
-        found, sizing_s = await _shared(_SIZES, prefix, lambda: read_sizes(outputs))
-        sizes, reading_s = found, sizing_s if reading_s is None else reading_s
+        sizes, sizing_s = await _read_sizes(prefix, listed)
+        reading_s = sizing_s if reading_s is None else reading_s
     if listed is None or sizes is None:
         return OutputsPage(prefix, roots, reading_s, [], offset, 0, 0, [], [], 0.0, 0.0)
     admitted = OutputFilter(text, frozenset(state or ()), producer, experiment, pinned, file).select(listed)
@@ -255,11 +254,8 @@ async def experiment_leaderboards(prefix: Prefix = "") -> Leaderboards:
     listed, reading_s = await _list(prefix)
     boards: _Boards | None = None
     if listed is not None:
-        paths = [output.path for output in listed.outputs]
-        found, boards_s = await _shared(
-            _BOARDS, prefix, lambda: _Boards(read_boards(prefix, paths), read_speedrun_boards(prefix, paths))
-        )
-        boards, reading_s = found, boards_s if reading_s is None else reading_s
+        boards, boards_s = await _read_boards(prefix, [output.path for output in listed.outputs])
+        reading_s = boards_s if reading_s is None else reading_s
     if listed is None or boards is None:
         return Leaderboards(prefix, reading_s, EvaluationBoards((), ()), SpeedrunBoards((), ()), [])
     return Leaderboards(prefix, reading_s, boards.evaluations, boards.speedruns, list(listed.cuts))
@@ -302,6 +298,16 @@ async def _list(prefix: str) -> tuple[OutputList | None, float | None]:
         _LISTS,
         prefix,
         lambda: list_outputs(prefix, [folder for folder in folders_above(prefix) if roots.allow(folder)]),
+    )
+
+
+async def _read_sizes(prefix: str, listed: OutputList) -> tuple[OutputSizes | None, float | None]:
+    return await _shared(_SIZES, prefix, lambda: read_sizes(listed.outputs))
+
+
+async def _read_boards(prefix: str, paths: list[str]) -> tuple[_Boards | None, float | None]:
+    return await _shared(
+        _BOARDS, prefix, lambda: _Boards(read_boards(prefix, paths), read_speedrun_boards(prefix, paths))
     )
 
 
