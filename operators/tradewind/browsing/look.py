@@ -203,7 +203,10 @@ def _place(path: str, cursor: str | None, mark: str, *, may_grow: bool) -> tuple
         raise ChangedError(
             f"{path} has changed since that page was read, so it has something else there now. Begin anew."
         )
-    return place, "The file has grown since the page before. If it was written anew, this does not continue it: begin anew."
+    return (
+        place,
+        "The file has grown since the page before. If it was written anew, this does not continue it: begin anew.",
+    )
 
 
 def _joined(*notes: str | None) -> str | None:

@@ -178,7 +178,7 @@ class ReaderPool:
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Start the processes that have nothing to do, without a wait: a user who looks at a page soon asks for more."""
+        """Start the idle processes, without a wait: a user who looks at a page soon asks for more."""
         for number in range(len(self._readers)):
             with self._lock:
                 if self._waiting[number]:

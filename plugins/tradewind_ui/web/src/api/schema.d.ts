@@ -97,7 +97,7 @@ export interface paths {
         };
         /**
          * Data Roots
-         * @description Return the folders and buckets that the deployment allows.
+         * @description Return the folders and buckets that the deployment allows; each page of Data asks this first.
          */
         get: operations["data_roots_api_data_roots_get"];
         put?: never;
@@ -147,7 +147,7 @@ export interface paths {
         };
         /**
          * Data Text
-         * @description Return a range of a text; a negative offset counts from the end.
+         * @description Return a range of a text; a negative offset counts from the end. ``state`` is that of the range before.
          */
         get: operations["data_text_api_data_text_get"];
         put?: never;
@@ -234,6 +234,7 @@ export interface paths {
          *         producer: A part of the run or script that made the newest attempt.
          *         experiment: Name of an experiment; empty for outputs of which none is known.
          *         file: Path of an experiment's file that names the output.
+         *         sort: An order without experiments.
          */
         get: operations["experiment_outputs_api_experiments_outputs_get"];
         put?: never;
@@ -273,7 +274,7 @@ export interface paths {
         };
         /**
          * Health
-         * @description Return one line for each cluster, for the dashboard.
+         * @description Return one line for each cluster, for the home page; nothing for users who may not see clusters.
          */
         get: operations["health_api_fleet_health_get"];
         put?: never;
@@ -543,8 +544,8 @@ export interface components {
          *
          *     Attributes:
          *         wall_s: Seconds from its claim to its end, or until now.
-         *         waiting_s: Seconds of it without a slice.
-         *         down_s: Seconds of it from the ends of its processes to their next steps.
+         *         waiting_s: Seconds in which its pod waited for slices, as in the task's log.
+         *         down_s: Other seconds from the ends of its processes to their next steps.
          *         lost_steps: Finished steps that were made again.
          *         slice_hours: Hours, each of one slice, that its pod held; None without a pod.
          *         resources: Its resources in words; None if the file does not say.
@@ -653,6 +654,7 @@ export interface components {
          *
          *     Attributes:
          *         producer: The run or script that claimed it.
+         *         made_by: The task that claimed it; None outside Airflow.
          *         started_at: Its claim, in seconds since 1970; None if its file does not say.
          *         outcome: How it ended; None while it runs, or if no process recorded its end.
          *         reason: Why it ended.
@@ -703,6 +705,7 @@ export interface components {
             left_out: number;
             /** Logs */
             logs: string;
+            made_by?: components["schemas"]["TaskOfRun"] | null;
             /** Number */
             number: number;
             outcome?: components["schemas"]["AttemptOutcome"] | null;
@@ -772,6 +775,7 @@ export interface components {
          *         problem: The error of the task, if any.
          *         started_at: In seconds since 1970.
          *         commit: Commit of the code, if it is known.
+         *         samples: Where its answers are; None for a group of tasks.
          */
         BoardScore: {
             /** Commit */
@@ -794,6 +798,7 @@ export interface components {
             output_path: string;
             /** Problem */
             problem: string;
+            samples: components["schemas"]["SampleRows"] | null;
             /** Scored */
             scored: number;
             /** Started At */
@@ -853,12 +858,17 @@ export interface components {
         /**
          * ClusterHealth
          * @description A cluster in one line. A count is None where it is unknown.
+         *
+         *     Attributes:
+         *         operation: The operation that changes it now, with its holder; empty without one.
          */
         ClusterHealth: {
             /** Alarms */
             alarms: string[];
             /** Name */
             name: string;
+            /** Operation */
+            operation: string;
             /** Ready */
             ready: number | null;
             /** Running */
@@ -1276,7 +1286,8 @@ export interface components {
          *     Attributes:
          *         steps: Number of its steps.
          *         counts: States of those of its outputs that are in the list.
-         *         missing: Number of its outputs that are not below the prefix, or have no record.
+         *         missing: Number of its outputs below the prefix that are not in the list: without a record, or beyond its end.
+         *         elsewhere: Number of its outputs that are not below the prefix.
          */
         FileRow: {
             /** Caller */
@@ -1286,6 +1297,8 @@ export interface components {
             counts: components["schemas"]["StateCounts"];
             /** Created */
             created: string;
+            /** Elsewhere */
+            elsewhere: number;
             /** Missing */
             missing: number;
             /** Name */
@@ -1301,14 +1314,17 @@ export interface components {
         };
         /**
          * FilesPage
-         * @description The files of experiments beside a prefix, the newest first.
+         * @description The files of experiments beside a prefix, and those above that name an output below it, the newest first.
          *
          *     Attributes:
          *         reading_s, notes: As in ``OutputsPage``.
+         *         left_out: Number of the files above that name none.
          */
         FilesPage: {
             /** Files */
             files: components["schemas"]["FileRow"][];
+            /** Left Out */
+            left_out: number;
             /** Notes */
             notes: string[];
             /** Prefix */
@@ -1341,12 +1357,17 @@ export interface components {
         /**
          * FleetHealth
          * @description The fleet in one line for each cluster.
+         *
+         *     Attributes:
+         *         is_visible: Whether the user may see clusters; there is nothing else for others.
          */
         FleetHealth: {
             /** Clusters */
             clusters: components["schemas"]["ClusterHealth"][];
             /** Is Configured */
             is_configured: boolean;
+            /** Is Visible */
+            is_visible: boolean;
             /** Problem */
             problem: string | null;
         };
@@ -1724,14 +1745,16 @@ export interface components {
          *         roots: The roots of the deployment.
          *         reading_s: How many seconds the prefix has been read; None once it is. Until then the rest is of the list
          *             before, or empty if there is none.
-         *         rows: By experiment and step, the newest version first.
+         *         rows: By experiment, the one that changed last first; in it by step, the newest version first. Or as the
+         *             request says.
          *         offset: Place of the first row among those that the filter admits.
          *         admitted: Number of outputs that the filter admits.
          *         total: Number of all outputs that were read.
          *         experiments: All experiments, at most ``MAX_EXPERIMENTS``, whatever the filter.
          *         notes: Sentences that say what is left out.
          *         took_s: Seconds that the read took.
-         *         read_at: When it ended, in seconds since the epoch. Only pages of the same time are parts of one list.
+         *         read_at: When it ended, or the read of sizes, in seconds since the epoch. Only pages of the same time are parts
+         *             of one list.
          */
         OutputsPage: {
             /** Admitted */
@@ -2175,6 +2198,7 @@ export interface components {
          *         next: ``cursor`` of the next page; None at the end of the file.
          *         total: Number of rows in the file, if known.
          *         scanned: Rows read for this page, those that the filter leaves out included.
+         *         more: With a filter, the matching rows after this page; None if they were not counted in a short time.
          *         position: Place of the page's end in the file, from 0 to 1.
          *         note: Why the page ends early, or does not begin where asked.
          */
@@ -2183,6 +2207,8 @@ export interface components {
             columns: components["schemas"]["Column"][];
             /** Format */
             format: string;
+            /** More */
+            more?: number | null;
             /** Next */
             next?: string | null;
             /** Note */
@@ -2212,6 +2238,24 @@ export interface components {
             tasks: components["schemas"]["PlanTask"][];
         };
         /**
+         * SampleRows
+         * @description Rows of a file of samples.
+         *
+         *     Attributes:
+         *         path: The file.
+         *         filter: As ``tradewind data show --filter`` takes it; empty for all rows.
+         *         wrong: Number of these rows if they are the wrong answers; None if they are all answers of the task, since its
+         *             score is no share of right ones, or since none is wrong.
+         */
+        SampleRows: {
+            /** Filter */
+            filter: string;
+            /** Path */
+            path: string;
+            /** Wrong */
+            wrong: number | null;
+        };
+        /**
          * ScoreRow
          * @description A score of a task, or of a group of tasks, as a row of a table.
          *
@@ -2222,6 +2266,7 @@ export interface components {
          *         scored, documents: Documents with a score, and all of them.
          *         status: In words.
          *         error: Why documents have no score.
+         *         samples: Where its answers are; None for a group, whose tasks have rows of their own.
          */
         ScoreRow: {
             /** Documents */
@@ -2238,6 +2283,7 @@ export interface components {
             members: number;
             /** Metric */
             metric: string;
+            samples: components["schemas"]["SampleRows"] | null;
             /** Scored */
             scored: number;
             /** Shots */
@@ -2257,7 +2303,8 @@ export interface components {
          *
          *     Attributes:
          *         status, error: Of the whole evaluation.
-         *         facts: What was measured, with what and when, in sentences.
+         *         model_path: Where the model is; ``is_model_stored`` says whether that is a path, and not a model of a hub.
+         *         facts: With what and when it was measured, in sentences.
          *         left_out: How many rows are missing.
          */
         ScoreTable: {
@@ -2267,6 +2314,8 @@ export interface components {
             evaluation: string;
             /** Facts */
             facts: string[];
+            /** Is Model Stored */
+            is_model_stored: boolean;
             /** Left Out */
             left_out: number;
             /** Model */
@@ -2315,7 +2364,7 @@ export interface components {
          * @description Boards by metric, without those that no run has.
          *
          *     Attributes:
-         *         problems: Sentences that say which files cannot be read, and what is left out.
+         *         problems: Sentences that say which files cannot be read, which runs have no number, and what is left out.
          */
         SpeedrunBoards: {
             /** Boards */
@@ -2329,8 +2378,8 @@ export interface components {
          *
          *     Attributes:
          *         label: Output path, relative to the prefix.
-         *         value: The number that the board ranks by.
-         *         rank: From 1.
+         *         value: The number that the board ranks by; None if it is not finite, since the run diverged.
+         *         rank: From 1. Runs that diverged come last, as on the board of the step ``leaderboard``.
          *         is_on_frontier: Whether no run is better for as few FLOPs, or as good for fewer.
          *         flops: Floating-point operations of the training.
          *         seconds: Time of its steps.
@@ -2359,7 +2408,7 @@ export interface components {
             /** Tokens */
             tokens: number | null;
             /** Value */
-            value: number;
+            value: number | null;
         };
         /**
          * StalledStep
@@ -2430,6 +2479,7 @@ export interface components {
          *         why_empty: Why there is no step; the other fields are empty then.
          *         decision: The plan's; None outside a plan.
          *         producer: The run or script that made or makes the output.
+         *         made_by: The task that did; None outside Airflow.
          *         is_by_other_run: The producer is another run than this one.
          *         state: State of the output; None if the store does not say.
          *         written_at: When its lease was last written, in seconds since 1970.
@@ -2473,6 +2523,7 @@ export interface components {
              * @default []
              */
             links: components["schemas"]["StepLink"][];
+            made_by?: components["schemas"]["TaskOfRun"] | null;
             /**
              * Name
              * @default
@@ -2624,6 +2675,36 @@ export interface components {
          */
         Subject: "slice" | "job" | "host" | "node of no cluster" | "operation";
         /**
+         * TaskOfRun
+         * @description A task instance in Airflow.
+         *
+         *     Attributes:
+         *         dag, run, task: Ids; empty for one that the record does not say.
+         *         map_index: -1 for a task that is not mapped.
+         */
+        TaskOfRun: {
+            /**
+             * Dag
+             * @default
+             */
+            dag: string;
+            /**
+             * Map Index
+             * @default -1
+             */
+            map_index: number;
+            /**
+             * Run
+             * @default
+             */
+            run: string;
+            /**
+             * Task
+             * @default
+             */
+            task: string;
+        };
+        /**
          * TextPage
          * @description A range of a text, cut at characters; at lines too where they are short enough.
          *
@@ -2634,6 +2715,7 @@ export interface components {
          *         next: ``offset`` of the next page; None at the end.
          *         previous: ``offset`` of the page before; None at the beginning.
          *         is_binary: Whether bytes that are no text in UTF-8 were replaced.
+         *         state: Tells a later request for another range whether the file is still the same.
          */
         TextPage: {
             /** End */
@@ -2655,6 +2737,11 @@ export interface components {
             size: number | null;
             /** Start */
             start: number;
+            /**
+             * State
+             * @default
+             */
+            state: string;
             /** Text */
             text: string;
         };
@@ -2830,6 +2917,8 @@ export interface components {
          * @description Parts of a job that wait for the same resources.
          *
          *     Attributes:
+         *         job: Its submission ID; Ray's own ID of a driver that was not submitted, in words.
+         *         owner: As that of a ``JobLine``, with its Airflow task; empty if unknown.
          *         kind: ``driver``, ``actor``, ``Ray task`` or ``placement group``.
          *         resources: What each of them needs, in words.
          *         since: Submission of the first of them, in seconds since the epoch; None if unknown.
@@ -2837,14 +2926,36 @@ export interface components {
         WaitLine: {
             /** Count */
             count: number;
+            /**
+             * Dag Id
+             * @default
+             */
+            dag_id: string;
             /** Job */
             job: string;
             /** Kind */
             kind: string;
+            /** Owner */
+            owner: string;
             /** Resources */
             resources: string;
+            /**
+             * Run Id
+             * @default
+             */
+            run_id: string;
             /** Since */
             since?: number | null;
+            /**
+             * Step
+             * @default
+             */
+            step: string;
+            /**
+             * Task Id
+             * @default
+             */
+            task_id: string;
         };
         /**
          * WholeValue
@@ -3078,6 +3189,7 @@ export interface operations {
                 path: string;
                 offset?: number;
                 bytes?: number;
+                state?: string;
             };
             header?: never;
             path?: never;
@@ -3214,6 +3326,7 @@ export interface operations {
                 experiment?: string | null;
                 pinned?: boolean | null;
                 file?: string;
+                sort?: ("step" | "-step" | "state" | "-state" | "since" | "-since" | "size" | "-size") | null;
                 offset?: number;
                 limit?: number;
             };

@@ -1,1 +1,0 @@
-import{$ as e,J as t,K as n}from"./react-vF_Op4v7.js";t();var r=n(void 0),i=()=>{let t=e(r);if(t===void 0)throw Error(`A part of the data page stands outside of a pane.`);return t};export{i as n,r as t};
