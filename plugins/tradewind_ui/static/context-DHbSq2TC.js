@@ -1,0 +1,1 @@
+var e=globalThis.React,t=e.createContext,n=e.useContext,r=t(void 0),i=()=>{let e=n(r);if(e===void 0)throw Error(`A part of the data page stands outside of a pane.`);return e};export{i as n,r as t};
