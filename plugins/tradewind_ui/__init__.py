@@ -13,6 +13,9 @@ URL_PREFIX: Final = "/tradewind"
 _BUNDLE: Final = f"{URL_PREFIX.removeprefix('/')}/static/main.js"
 """Relative, so that it is found behind any path of Airflow's own address."""
 
+_OURS: Final = {"dag_tags": ["tradewind"]}
+"""Airflow 3.3 ignores it, and shows a tab everywhere."""
+
 
 async def pages(scope: Any, receive: Any, send: Any) -> None:
     """Serve the plugin's application, as an ASGI application."""
@@ -34,8 +37,8 @@ class TradewindPlugin(AirflowPlugin):
     name = "tradewind"
     fastapi_apps = [{"app": pages, "url_prefix": URL_PREFIX, "name": "Tradewind"}]
     react_apps = [
-        _page("Plan", "dag_run", "tradewind_plan"),
-        _page("Step", "task_instance", "tradewind_step"),
+        _page("Plan", "dag_run", "tradewind_plan", applies_to=_OURS),
+        _page("Step", "task_instance", "tradewind_step", applies_to=_OURS),
         _page("Data", "nav", "tradewind_data"),
         _page("Experiments", "nav", "tradewind_experiments"),
         _page("Fleet", "nav", "tradewind_fleet"),

@@ -18,7 +18,7 @@ from tradewind import Cpu, ExecutorStep, experiment_group, run_param, versioned
 from tradewind.operators.group import ExperimentGroup
 from tradewind.plans.selection import Selection
 from tradewind.steps import ExperimentError
-from tradewind.tasks.context import ExperimentSettings
+from tradewind.tasks.context import DAG_TAG, ExperimentSettings
 from tradewind.tasks.group_values import plain_value
 from tradewind.tasks.params import selection_in
 
@@ -95,6 +95,12 @@ def test_group_may_be_in_dag_function_and_other_groups() -> None:
         assert (list(plan.steps), plan.wanted) == ([f"{name}.first", f"{name}.second"], {f"{name}.second"})
         assert own.get_task(f"{name}.first").plan_task_id == f"{name}.plan"
         assert f"{name}.force" in own.params
+
+
+def test_dag_with_steps_has_the_tag_of_the_tabs() -> None:
+    with DAG("own", tags=["mine"]) as own:
+        group()
+    assert own.tags == {"mine", DAG_TAG}
 
 
 def test_default_args_of_group_precede_outer_ones() -> None:

@@ -15,6 +15,7 @@ from tradewind.cloud_tpu.slice_types import UnknownSliceTypeError
 from tradewind.operators.tpu_pod_train import TpuPodTrainOperator
 from tradewind.recipes.train_lm import LmTrainConfig
 from tradewind.steps import RunValues, TpuSlice, resolve
+from tradewind.tasks.context import DAG_TAG
 from tradewind.tasks.errors import BadInputError
 
 CONFIG = LmTrainConfig(
@@ -41,6 +42,7 @@ def test_tpu_pod_step_has_slices_budgets_and_checkpoints() -> None:
     assert "checkpoints/**" in train.step.resumable
     assert train.step.secrets == {"KEY": "env:KEY"}
     assert operator().step.resources == TpuSlice("v4-16")
+    assert operator().dag.tags == {DAG_TAG}
 
 
 def test_version_is_independent_of_slices_and_limits() -> None:

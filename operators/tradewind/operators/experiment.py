@@ -38,7 +38,7 @@ from tradewind.steps import (
 )
 from tradewind.steps.run_values import param_default
 from tradewind.tasks.assets import declared_outlets
-from tradewind.tasks.context import OUTPUTS_TASK_ID, PLAN_TASK_ID, ExperimentSettings
+from tradewind.tasks.context import DAG_TAG, OUTPUTS_TASK_ID, PLAN_TASK_ID, ExperimentSettings
 from tradewind.tasks.jobs.placement import check_function_place, check_slice_types
 from tradewind.tasks.params import PREFIX, add_run_params
 
@@ -123,6 +123,7 @@ class Outline:
             doc_md="Decides which steps run and which outputs are reused. The log shows the plan as a table.",
             emits_reused=options.asset_events_of_reused,
         )
+        plan.dag.tags.add(DAG_TAG)
         return _add_step_tasks(plan, self.task_ids, settings, options)
 
     def output_names(self) -> list[str]:

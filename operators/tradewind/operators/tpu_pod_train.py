@@ -17,7 +17,7 @@ from tradewind.operators.step import StepOperator
 from tradewind.recipes.train_lm import RESUMABLE, train_lm
 from tradewind.steps import ExecutorStep, TpuSlice
 from tradewind.tasks.assets import step_asset
-from tradewind.tasks.context import ExperimentSettings
+from tradewind.tasks.context import DAG_TAG, ExperimentSettings
 from tradewind.tasks.errors import failing_without_retry
 from tradewind.tasks.xcom_texts import check_xcom_texts
 
@@ -65,6 +65,8 @@ class TpuPodTrainOperator(StepOperator):
             name, train_lm, config, resources=resources, resumable=RESUMABLE, secrets=dict(secrets or {})
         )
         super().__init__(step=step, plan_task_id="", **{"outlets": [step_asset(name)], **kwargs})
+        if (dag := self.get_dag()) is not None:
+            dag.tags.add(DAG_TAG)
         self.slice_type = slice_type
         self.ray_conn_id = ray_conn_id
         self.prefix = prefix

@@ -41,6 +41,9 @@ PLAN_TASK_ID: Final = "plan"
 OUTPUTS_TASK_ID: Final = "outputs"
 """First and last task of a group; a DAG that is one experiment has only the first."""
 
+DAG_TAG: Final = "tradewind"
+"""Of DAGs with steps: Airflow 3.4 shows the tabs Plan and Step in these only."""
+
 logger = logging.getLogger(__name__)
 
 
