@@ -6,6 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -129,11 +130,14 @@ def test_dry_run_reports_and_next_run_repairs_the_slice(
     assert "recovered slice slice-a dead: Google says PREEMPTED" in table
 
     assert notes.read_text().startswith("Step train@abc on recovered: no step for ")
-    again = env.run("fleet_maintenance", {"clusters": ["recovered"]})
-    for run in (repair, again):
+    runs = [repair, env.run("fleet_maintenance", {"clusters": ["recovered"]})]
+    for _ in range(2):
+        runs.append(env.begin("fleet_maintenance", {"clusters": ["recovered"]}, datetime.now(UTC)))
+        runs[-1].wait()
+    for run in runs:
         [stalled] = env.api.xcom("fleet_maintenance", run.run_id, "stalls")
         assert (stalled["job"], stalled["what"]) == ("job", "step")
-    assert len(notes.read_text().splitlines()) == 1
+    assert len(notes.read_text().splitlines()) == 2, "once by runs without a date, once by those with one"
     ask_jobs(cloud, "job/stop")
 
     waiting.wait()

@@ -51,10 +51,15 @@ def head(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[LoopbackHe
 
 
 def run(before: Any = None, clusters: Any = CLUSTERS, **arguments: Any) -> list[dict[str, Any]]:
-    """Run the operator once after a run that returned ``before``."""
-    ti = SimpleNamespace(xcom_pull=lambda task_ids, include_prior_dates, map_indexes: before)
+    """Run the operator once after a run that returned ``before``; a real Airflow: ``test_fleet_maintenance``."""
+    results = {} if before is None else {"last": before}
+    ti = SimpleNamespace(
+        get_previous_ti=lambda state, logical_date: SimpleNamespace(run_id="last") if results else None,
+        xcom_pull=lambda task_ids, run_id, map_indexes: results[run_id],
+    )
+    dag_run = SimpleNamespace(logical_date="now")
     operator = StallAlertOperator(task_id="stalls", clusters=clusters, **arguments)
-    return operator.execute({"ti": ti})  # type: ignore[typeddict-item]
+    return operator.execute({"ti": ti, "dag_run": dag_run})  # type: ignore[typeddict-item]
 
 
 @pytest.mark.usefixtures("head")

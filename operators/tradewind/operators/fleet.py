@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow.sdk import BaseNotifier, BaseOperator, Context
+from airflow.sdk import BaseNotifier, BaseOperator, Context, TaskInstanceState
 
 from tradewind.cloud_tpu.errors import TpuApiError
 from tradewind.deployment.announce import MAX_MESSAGE_CHARS, announce, configured_notifiers
@@ -225,9 +225,7 @@ class StallAlertOperator(BaseOperator):
         from tradewind.fleet.stalled_steps import new_stalls
 
         stalled = [step for cluster in self.clusters for step in self._stalled(cluster)]
-        # With its map index, the value of the last run; without one, those of all runs before.
-        before = context["ti"].xcom_pull(task_ids=self.task_id, include_prior_dates=True, map_indexes=-1) or []
-        fresh = new_stalls(stalled, [step["job"] for step in before])
+        fresh = new_stalls(stalled, [step["job"] for step in self._reported_before(context)])
         for step in stalled:
             self.log.warning("%s%s", step, "" if step in fresh else " (reported before)")
         if any(cluster.get("dry_run") for cluster in self.clusters):
@@ -235,6 +233,20 @@ class StallAlertOperator(BaseOperator):
         if fresh:
             self._notify(fresh, context)
         return [asdict(step) for step in stalled]
+
+    def _reported_before(self, context: Context) -> list[dict[str, Any]]:
+        """Return the result of the last success before this run.
+
+        ``include_prior_dates`` is for runs without a logical date only: PostgreSQL sorts these before all others, so
+        scheduled runs would find the last run that was triggered by hand, for ever.
+        """
+        ti, date = context["ti"], context["dag_run"].logical_date
+        if date is None:
+            return ti.xcom_pull(task_ids=self.task_id, include_prior_dates=True, map_indexes=-1) or []
+        previous = ti.get_previous_ti(state=TaskInstanceState.SUCCESS, logical_date=date)
+        if previous is None:
+            return []
+        return ti.xcom_pull(task_ids=self.task_id, run_id=previous.run_id, map_indexes=-1) or []
 
     def _stalled(self, cluster: Mapping[str, Any]) -> list[StalledStep]:
         from tradewind.fleet.stalled_steps import stalled_steps
