@@ -206,10 +206,9 @@ class ReaderPool:
         return self._queue(number, ask)
 
     def end(self) -> None:
-        """End all processes, after their present requests."""
+        """End all processes, after their present requests; a next request starts them again."""
         for thread, reader in zip(self._threads, self._readers, strict=True):
-            thread.submit(reader.end)
-            thread.shutdown(wait=True)
+            thread.submit(reader.end).result()
 
     def _queue(self, number: int, act: Callable[[], T]) -> Future[T]:
         """Let a reader's thread act, for which ``_waiting`` already counts."""
