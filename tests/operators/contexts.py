@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from airflow.sdk import DAG
+from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from tradewind import ExecutorStep
 from tradewind.operators.ray_job import RayJobOperator
@@ -44,6 +45,7 @@ def context_of(dag: DAG, task_id: str = "t") -> Any:
         "dag_run": run_at_midnight(),
         "params": {},
         "task_state_store": Notes(),
+        "outlet_events": OutletEventAccessors(),
     }
 
 

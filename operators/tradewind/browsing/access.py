@@ -124,9 +124,9 @@ class Access:
             if not _is_local(fs):
                 opened = fs.open(name, "rb", block_size=_REMOTE_BLOCK_BYTES)
                 return cast("IO[bytes]", io.BufferedReader(opened, _REMOTE_BLOCK_BYTES))
-        return open(self.open_local(path), "rb", buffering=1 << 16)
+        return open(self.open_descriptor(path), "rb", buffering=1 << 16)
 
-    def open_local(self, path: str) -> int:
+    def open_descriptor(self, path: str) -> int:
         """Open a regular file of a disk and return its descriptor, which the caller closes; a pipe is not waited for.
 
         The check of the roots is repeated on what was opened, since a link may have changed in between.

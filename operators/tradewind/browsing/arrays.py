@@ -113,7 +113,7 @@ def opened_store(access: Access, folder: str, names: Iterable[str]) -> Iterator[
     with ExitStack() as stack:
         for name in names:
             try:
-                descriptor = access.open_local(join(folder, name))
+                descriptor = access.open_descriptor(join(folder, name))
             except MissingError:
                 continue
             stack.callback(os.close, descriptor)
