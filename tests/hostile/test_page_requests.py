@@ -1,7 +1,8 @@
 """Hostile requests, XComs, records and files at every route of the pages; ``page_server`` judges each answer.
 
-The application answers in this process, with the simple auth manager. ``ui/test_access`` sends a part of the requests
-to Airflow's API server, with FAB too.
+The application answers in this process, with the simple auth manager. No connection may begin in the whole process, so
+these tests are long ones: a client that another test left behind begins some. ``ui/test_access`` sends a part of the
+requests to Airflow's API server in each run of the tests, and to one with FAB in the long ones.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tests.hostile.page_files import SECRET, plan_of
 from tests.hostile.page_server import RUN, Server, running_pages
 from tests.hostile.plan_xcoms import GOOD, HARMLESS, MALFORMED
 
-pytestmark = pytest.mark.airflow
+pytestmark = [pytest.mark.airflow, pytest.mark.long]
 
 STEP_ROUTES: Final = ("about", "config", "attempts", "metrics", "progress", "evaluation", "versions")
 CLUSTERS: Final = ("/api/fleet", "/api/fleet/history")
