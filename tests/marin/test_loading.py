@@ -28,7 +28,7 @@ def test_experiment_becomes_dag_with_arguments_of_dag_file(tmp_path: Path) -> No
     assert dag.doc_md == f"The experiment `{FILE}`, from line 12, in the Marin checkout `{tmp_path.name}`."
     assert {"tokenized_corpus", "checkpoints_tiny-0.1", "checkpoints_tiny-0.01"} <= set(dag.task_ids)
     assert dag.get_task("checkpoints_tiny-0.1").upstream_task_ids == {"tokenized_corpus"}
-    assert dag.tags == {"marin"} and "CronDataInterval" in type(dag.timetable).__name__
+    assert dag.tags == {"marin", "tradewind"} and "CronDataInterval" in type(dag.timetable).__name__
     assert code_folder(dag) == tmp_path and CodeFolder(tmp_path).sources() == ["src"]
 
 
