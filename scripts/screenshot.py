@@ -140,7 +140,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--root", type=Path, default=ROOT / ".demo")
     parser.add_argument("--dag", default="nightly_code_lm")
-    parser.add_argument("--folder", type=Path, default=Path("/tmp/tradewind"), help="of the sample runs: pictures show it")
+    parser.add_argument(
+        "--folder", type=Path, default=Path(tempfile.gettempdir(), "tradewind"), help="the pictures show its name"
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "images")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
