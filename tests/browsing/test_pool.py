@@ -43,6 +43,12 @@ def memory_of(reader: Reader, field: str) -> int:
     return next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith(f"{field}:"))
 
 
+def test_column_names_that_are_no_text_are_answered(reader: Reader, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"\\ud800": "\\udfff"}\n')
+    page = ask(reader, tmp_path, "rows", "a.jsonl")
+    assert (page["columns"][0]["name"], page["rows"][0]["values"]) == ("?", ["\ufffd"])
+
+
 @pytest.mark.slow
 def test_parquet_bombs_stay_within_the_memory_limit(reader: Reader, tmp_path: Path) -> None:
     """Files of some kilobytes that take gigabytes when they are unpacked whole."""

@@ -160,9 +160,9 @@ class Description:
     notes: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Row:
-    """A row of a page.
+    """A row of a page. It is not frozen, since that would triple the time of its making, and a page has 10,000.
 
     Attributes:
         at: Its place, for ``cursor`` and for the route of one value.

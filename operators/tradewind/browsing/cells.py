@@ -6,8 +6,7 @@ import base64
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tradewind.browsing.answers import Scalar
 from tradewind.records.parsing import replace_surrogates
@@ -16,8 +15,7 @@ MAX_EXACT: Final = 1 << 53
 """Larger whole numbers are no exact numbers in JavaScript."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(NamedTuple):
     """A value: what a page shows of it."""
 
     value: Scalar
@@ -27,6 +25,9 @@ class Cell:
 
 def cell_of(value: Any, max_chars: int) -> Cell:
     """Return ``value`` as a cell; a text is cut at ``max_chars``."""
+    if isinstance(value, (dict, list, tuple, Mapping)):
+        text = nested_text(value)
+        return Cell(text[:max_chars], len(text) > max_chars, is_nested=True)
     if value is None or isinstance(value, bool):
         return Cell(value)
     if isinstance(value, str):
@@ -37,9 +38,6 @@ def cell_of(value: Any, max_chars: int) -> Cell:
         return Cell(value) if math.isfinite(value) else Cell(str(value))
     if isinstance(value, (bytes, bytearray, memoryview)):
         return _text(bytes(value[: max_chars * 4]).hex(" "), max_chars) if value else Cell("")
-    if isinstance(value, (Mapping, list, tuple)):
-        cut = _text(nested_text(value), max_chars)
-        return Cell(cut.value, cut.is_cut, is_nested=True)
     return _text(str(value), max_chars)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 from tradewind.browsing.access import Access, OutOfTimeError
 from tradewind.browsing.answers import Column, Row, RowPage, Scalar, WholeValue
@@ -37,8 +37,7 @@ _CELL_BYTES: Final = 16
 _Matches = Callable[[Mapping[str, Any]], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class RawRow:
+class RawRow(NamedTuple):
     """A row as its format reads it: a mapping of columns, or one value; ``problem`` if it cannot be read."""
 
     at: str
@@ -114,38 +113,38 @@ class _Page:
 
     def add(self, raw: RawRow, values: Mapping[str, Any]) -> None:
         """Add a row, its values cut to size."""
-        shown: list[Scalar] = [None] * len(self._index)
+        index, chars, size = self._index, self._chars, 0
+        shown: list[Scalar] = [None] * len(index)
         cut: list[int] = []
         nested: list[int] = []
         for name, value in values.items():
-            at = self._index.get(name)
+            at = index.get(name)
             if at is None:
                 if self._is_fixed:
                     continue
-                if len(self._index) >= MAX_COLUMNS:
+                if len(index) >= MAX_COLUMNS:
                     self.has_dropped = True
                     continue
-                at = self._index[name] = len(shown)
+                at = index[name] = len(shown)
                 shown.append(None)
             if not self._is_fixed:
                 self._types.setdefault(name, set()).add(type_name(value))
             kind = type(value)  # the most frequent cases first
-            if kind is str and len(value) <= self._chars and value.isascii():
+            if kind is str and len(value) <= chars and value.isascii():
                 shown[at] = value
-                self.size += len(value)
-                continue
-            if (kind is int and -MAX_EXACT < value < MAX_EXACT) or (kind is float and value - value == 0):
+                size += len(value)
+            elif (kind is int and -MAX_EXACT < value < MAX_EXACT) or (kind is float and value - value == 0):
                 shown[at] = value
-                continue
-            cell = cell_of(value, self._chars)
-            shown[at] = cell.value
-            if type(cell.value) is str:
-                self.size += len(cell.value)
-            if cell.is_cut:
-                cut.append(at)
-            if cell.is_nested:
-                nested.append(at)
-        self.size += _CELL_BYTES * len(shown)
+            elif value is not None:
+                cell = cell_of(value, chars)
+                shown[at] = cell.value
+                if type(cell.value) is str:
+                    size += len(cell.value)
+                if cell.is_cut:
+                    cut.append(at)
+                if cell.is_nested:
+                    nested.append(at)
+        self.size += size + _CELL_BYTES * len(shown)
         self.rows.append(Row(raw.at + self._mark, raw.number, shown, sorted(cut), sorted(nested), raw.problem))
 
     def columns(self) -> list[Column]:

@@ -76,6 +76,7 @@ def _prepare() -> None:
     resource.setrlimit(
         resource.RLIMIT_NOFILE, (_MAX_OPEN if most == resource.RLIM_INFINITY else min(most, _MAX_OPEN), most)
     )
+    import msgspec  # noqa: F401
     import pyarrow as pa
     import pyarrow.compute
     import pyarrow.parquet
@@ -85,6 +86,7 @@ def _prepare() -> None:
     pa.set_memory_pool(pa.system_memory_pool())
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
+    gc.freeze()  # a collection after each request need not look at the modules
 
 
 def _answer(request: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
@@ -117,7 +119,17 @@ def _called(call: str, access: Access, arguments: Mapping[str, Any]) -> tuple[di
         return {"type": answer[0]}, answer[1]
     if call == "piece":
         return {"type": "", "size": answer[0].size, "state": answer[0].state}, answer[1]
-    return {"type": MEDIA_TYPE}, json.dumps(answer, ensure_ascii=False, default=vars).encode("utf-8", "replace")
+    return {"type": MEDIA_TYPE}, _json_of(answer)
+
+
+def _json_of(answer: Any) -> bytes:
+    """Encode with msgspec, which each API server has: it takes a sixth of the time that ``json`` takes."""
+    import msgspec
+
+    try:
+        return msgspec.json.encode(answer)
+    except UnicodeEncodeError:  # half a surrogate pair, which JSON can name and UTF-8 cannot
+        return json.dumps(answer, ensure_ascii=False, default=vars).encode("utf-8", "replace")
 
 
 def _refused(error: BrowsingError) -> dict[str, Any]:

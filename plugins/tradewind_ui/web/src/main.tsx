@@ -1,9 +1,9 @@
 import { lazy } from "react";
 import type { ComponentType } from "react";
 
-import { Frame } from "./components/Frame";
+import { Frame, client } from "./components/Frame";
 import { CardSpace } from "./pages/fleet/CardSpace";
-import { Plan } from "./pages/plan/entry";
+import { Plan, beginPlan } from "./pages/plan/entry";
 
 /** What Airflow gives to each page; absent where the page is about no DAG, run or task. */
 export type PageProps = {
@@ -33,3 +33,5 @@ for (const [name, Page] of Object.entries(PAGES)) {
   );
   Reflect.set(globalThis, name, Framed);
 }
+
+beginPlan(client, globalThis.location.pathname);

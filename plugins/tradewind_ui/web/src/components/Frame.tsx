@@ -6,7 +6,8 @@ import { Box, Center, Spinner } from "@chakra-ui/react";
 
 import { Problem } from "./Problem";
 
-const client = new QueryClient({
+/** The queries of all pages. */
+export const client = new QueryClient({
   defaultOptions: { queries: { refetchOnWindowFocus: false, retry: false, staleTime: 5000 } },
 });
 

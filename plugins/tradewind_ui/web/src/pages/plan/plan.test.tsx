@@ -32,13 +32,13 @@ const server = vi.hoisted(() => {
 import Plan from ".";
 import { parseView, withView } from "./address";
 import { bundlesOf } from "./bundles";
-import { Plan as Entry } from "./entry";
+import { Plan as Entry, beginPlan } from "./entry";
 import { shownFirst } from "./Graph";
 import { edgesOf, inColumns, placed } from "./layout";
 import { changedInputs, countsOf, filterSteps } from "./model";
 import type { Step } from "./model";
 import { nearest } from "./neighbours";
-import { isPlanning } from "./query";
+import { isPlanning, plansQuery } from "./query";
 
 const step = (name: string, change: Partial<Step> = {}): Step => ({
   attempt: 0,
@@ -242,6 +242,17 @@ describe("page", () => {
     expect(screen.queryByText("No plan in this run")).toBeNull();
     expect(server.asked).toEqual(["/plans/d/r%2F1"]);
     expect(await screen.findByText("No plan in this run")).toBeTruthy();
+    expect(server.asked).toEqual(["/plans/d/r%2F1"]);
+  });
+
+  it("requests the plans before Airflow's page is there", async () => {
+    server.asked = [];
+    server.answer = () => ({ plans: [], tasks: [] });
+    const client = new QueryClient();
+    beginPlan(client, "/a/dags/d/runs/r/tasks");
+    expect(server.asked).toEqual([]);
+    beginPlan(client, "/a/dags/d/runs/r%2F1/plugin/tradewind_plan");
+    await vi.waitFor(() => expect(client.getQueryData(plansQuery("d", "r/1").queryKey)).toBeTruthy());
     expect(server.asked).toEqual(["/plans/d/r%2F1"]);
   });
 
