@@ -14,9 +14,10 @@ from tradewind.plans.plan import UNPLANNED_KEY, Plan, PlannedStep, UnplannedStep
 from tradewind.storage.bounded_read import value_count
 
 PLAN_TASK_ID: Final = "plan"
-MAX_XCOM_CHARS: Final = 16 << 20
-MAX_XCOM_VALUES: Final = 1_000_000
-"""Values in an XCom: an empty list takes 3 characters, and 60 bytes of memory when it is parsed."""
+MAX_XCOM_CHARS: Final = 8 << 20
+MAX_XCOM_VALUES: Final = 500_000
+"""Values in an XCom: a small object takes 8 characters, and 200 bytes of memory when it is parsed. A plan of 10,000
+steps has half as many."""
 
 
 class UnreadableXComError(ValueError):
