@@ -194,8 +194,10 @@ _COMMANDS: Final[Mapping[str, re.Pattern[str]]] = {
 def secret_variable(name: str, value: str) -> str | None:
     """Return the end of ``"it looks like a secret: ..."`` for an environment variable, or None."""
     form = detect_secret(value)
-    if form is not None:
-        return f"its value has the form of {form}"
+    return _secret_by_name(name, value) if form is None else f"its value has the form of {form}"
+
+
+def _secret_by_name(name: str, value: str) -> str | None:
     plain = _plain_name(name)
     if plain.startswith("WANDB_") and _FORTY_HEX.fullmatch(value) and not _COMMIT_NAME.search(plain):
         return "its value has the form of a W&B key"
@@ -220,6 +222,7 @@ def secret_field(name: str, value: str, shortest: int) -> str | None:
 def secret_assignment(command: str, *, in_code: bool = False) -> str | None:
     """Return the first secret variable, field or option of a shell command by its name, or None.
 
+    Callers look for forms of secrets by ``detect_secret`` in the command as a whole.
     A text in code may also be help or a template, so ``in_code`` its values must look like ``secret_literal``.
     """
     for name, value in _ASSIGNMENT.findall(command):
@@ -271,7 +274,7 @@ def _gives_secret(name: str, value: str, in_code: bool) -> bool:
     bare = value.strip("\"'")
     if in_code and not _VARIED.fullmatch(bare):
         return False
-    return not bare.startswith(("$", "{", "<", "=")) and secret_variable(name, bare) is not None
+    return not bare.startswith(("$", "{", "<", "=")) and _secret_by_name(name, bare) is not None
 
 
 def _plain_name(name: str) -> str:
