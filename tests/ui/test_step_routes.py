@@ -237,13 +237,13 @@ def test_few_requests_read_stores_at_once(monkeypatch: pytest.MonkeyPatch) -> No
 
     outputs = importlib.import_module("tradewind_ui.api.step_outputs")
     monkeypatch.setattr(outputs, "_WAIT_S", 0.01)
-    monkeypatch.setattr(outputs, "_reads", asyncio.Semaphore(1))
 
     async def ask() -> None:
-        first, second = outputs.few_at_once(NO_ROOTS), outputs.few_at_once(NO_ROOTS)
+        few_at_once = outputs.FewAtOnce(1)
+        first, second = few_at_once(NO_ROOTS), few_at_once(NO_ROOTS)
         await anext(first)
         with pytest.raises(HTTPException) as refused:
-            await anext(outputs.few_at_once(NO_ROOTS))
+            await anext(few_at_once(NO_ROOTS))
         assert refused.value.status_code == 503
         await first.aclose()
         await anext(second)

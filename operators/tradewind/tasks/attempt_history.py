@@ -48,6 +48,8 @@ MAX_POINTS: Final = 400
 MAX_TEXT: Final = 2_000
 MAX_TRACE: Final = 20_000
 """Characters of a text and of a traceback; any writer to the bucket controls them."""
+_MAX_REASON: Final = 500
+"""Characters of the reason of an event: there are up to 8,000."""
 _MAX_ATTEMPT_BYTES: Final = 4 << 20
 _READ_TOGETHER: Final = 4
 """Attempts' files in memory together."""
@@ -320,7 +322,7 @@ def attempt_events(events: Sequence[TimelineEvent]) -> Iterator[AttemptEvent]:
                 EventKind(event.name),
                 event.at,
                 cause=event.cause,
-                reason=_cut(event.sentence) if event.sentence else _growth(event),
+                reason=_cut(event.sentence, _MAX_REASON) if event.sentence else _growth(event),
                 step=step,
                 lost_steps=event.lost_steps,
                 down_s=None if resumed_at is None else resumed_at - event.at,
@@ -509,5 +511,5 @@ def _seconds(text: str) -> float | None:
         return None
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"
+def _cut(text: str, chars: int = MAX_TEXT) -> str:
+    return text if len(text) <= chars else f"{text[:chars]}…"

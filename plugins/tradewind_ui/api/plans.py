@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from airflow.api_fastapi.common.db.common import SessionDep
@@ -24,9 +23,19 @@ from tradewind.plans.step_history import (
 )
 from tradewind.plans.version_records import Version
 from tradewind.storage import OutsideRootsError, StorageError
+from tradewind_ui.api.json_response import JsonResponse
 from tradewind_ui.api.security import READS_RUN
-from tradewind_ui.api.step_outputs import READS_STORE
-from tradewind_ui.api.xcoms import PLAN_TASK_ID, UnreadableXComError, group_of, plan_tasks, read_plan, read_xcom
+from tradewind_ui.api.step_outputs import READS_PLANS, READS_STORE
+from tradewind_ui.api.xcoms import (
+    MAX_PLAN_TASKS,
+    MAX_XCOM_CHARS,
+    PLAN_TASK_ID,
+    UnreadableXComError,
+    group_of,
+    plan_tasks,
+    read_plan,
+    read_xcom,
+)
 
 T = TypeVar("T")
 router = APIRouter(dependencies=READS_RUN)
@@ -81,22 +90,30 @@ class RunPlans:
     tasks: list[PlanTask]
 
 
-@router.get("/plans/{dag_id}/{run_id:path}", response_model=RunPlans)
+@router.get("/plans/{dag_id}/{run_id:path}", response_model=RunPlans, dependencies=READS_PLANS)
 def plans_of_run(dag_id: str, run_id: str, session: SessionDep) -> Response:
     """Return the plans of a run; none if it has not planned yet."""
-    plans: list[GroupPlan] = []
-    for plan_task in plan_tasks(dag_id, run_id, session):
+    plans = list(_plans(dag_id, run_id, session))
+    return JsonResponse(RunPlans(plans, _tasks_that_plan(dag_id, run_id, session)))
+
+
+def _plans(dag_id: str, run_id: str, session: Session) -> Iterator[GroupPlan]:
+    """Yield the plans of all groups, as many as have ``MAX_XCOM_CHARS`` together."""
+    left = MAX_XCOM_CHARS
+    for plan_task, size in plan_tasks(dag_id, run_id, session).items():
         group = group_of(plan_task).removesuffix(".")
+        left -= size if size <= MAX_XCOM_CHARS else 0  # a longer one is refused by itself
         try:
+            if left < 0:
+                raise UnreadableXComError(
+                    f"The plans of the run are too long to show all: see the log of {plan_task!r}"
+                )
             plan = read_plan(dag_id, run_id, plan_task, session)
         except (BadPlanError, UnreadableXComError) as error:
-            plans.append(GroupPlan(group, None, str(error)))
+            yield GroupPlan(group, None, str(error))
             continue
         if plan is not None:
-            plans.append(bounded(group, plan))
-    tasks = [vars(task) for task in _tasks_that_plan(dag_id, run_id, session)]
-    fields = [{**vars(each), "plan": each.plan.to_json() if each.plan is not None else None} for each in plans]
-    return _json_response({"plans": fields, "tasks": tasks})
+            yield bounded(group, plan)
 
 
 @router.get("/step_history/{dag_id}/{task_id}/{run_id:path}", response_model=StepHistory, dependencies=READS_STORE)
@@ -121,7 +138,7 @@ def history_of_step(
         raise HTTPException(403, str(error)) from None
     except StorageError as error:
         raise HTTPException(503, str(error)) from None
-    return _json_response(asdict(history))
+    return JsonResponse(history)
 
 
 def _find_line(dag_id: str, task_id: str, run_id: str, session: Session) -> tuple[str, Plan, PlannedStep]:
@@ -144,11 +161,14 @@ def _version_records(dag_id: str, run_id: str, plan_task: str, session: Session)
     return found
 
 
-def _tasks_that_plan(dag_id: str, run_id: str, session: Session) -> Sequence[PlanTask]:
+def _tasks_that_plan(dag_id: str, run_id: str, session: Session) -> list[PlanTask]:
     is_plan = or_(TaskInstance.task_id == PLAN_TASK_ID, TaskInstance.task_id.endswith(f".{PLAN_TASK_ID}"))
     of_run = (TaskInstance.dag_id == dag_id, TaskInstance.run_id == run_id, TaskInstance.operator == PLAN_OPERATOR)
     rows = session.execute(
-        select(TaskInstance.task_id, TaskInstance.state).where(*of_run, is_plan).order_by(TaskInstance.task_id)
+        select(TaskInstance.task_id, TaskInstance.state)
+        .where(*of_run, is_plan)
+        .order_by(TaskInstance.task_id)
+        .limit(MAX_PLAN_TASKS)
     )
     return [
         PlanTask(task_id, None if state is None else str(state), state in State.finished) for task_id, state in rows
@@ -194,12 +214,3 @@ def _short(text: str) -> str:
 def _size(step: PlannedStep) -> int:
     texts = (value for value in vars(step).values() if isinstance(value, str))
     return sum(map(len, texts)) + sum(map(len, step.inputs)) + sum(map(len, step.changed_inputs))
-
-
-def _json_response(fields: dict[str, Any]) -> Response:
-    """Return fields of a dataclass as JSON. Readers have validated them, so FastAPI need not do it again.
-
-    Characters beyond ASCII are escaped: UTF-8 has no form for half a surrogate pair, which a record may hold.
-    """
-    text = json.dumps(fields, separators=(",", ":"), default=lambda value: value.value)
-    return Response(text, media_type="application/json")

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Annotated, Any, Final
 
 from airflow.api_fastapi.common.db.common import SessionDep
-from fastapi import Depends, HTTPException, Query, Response
+from fastapi import Depends, HTTPException, Query
 from sqlalchemy.orm import Session
 
 from tradewind.plans.plan import BadPlanError, PlannedStep, UnplannedStep
@@ -27,8 +25,9 @@ NO_STEP: Final = "This task is no step of the run's plan."
 MAX_READS: Final = 12
 """Requests that read stores at a time. Each takes one of the 40 threads that all routes of Airflow share, and a store
 that does not answer keeps it for 20 seconds or more."""
+MAX_PLANS: Final = 4
+"""Requests that read whole plans at a time: one may take 64 MB."""
 _WAIT_S: Final = 10.0
-_reads = asyncio.Semaphore(MAX_READS)
 _KEEP_S: Final = 5.0
 _MAX_KEPT: Final = 100
 MAX_TEXT: Final = 5_000
@@ -38,27 +37,36 @@ _kept: dict[TaskIds, tuple[float, PlannedStep | UnplannedStep]] = {}
 texts are cut, so all of them together take 22 MB at most."""
 
 
-async def few_at_once(roots: AllowedRoots) -> AsyncIterator[None]:
-    """Let ``MAX_READS`` requests pass at a time, confined to the allowed roots; others wait for a while.
+class FewAtOnce:
+    """Lets so many requests pass at a time, confined to the allowed roots; others wait for a while."""
 
-    Raises:
-        HTTPException: 503: no other has ended.
-    """
-    try:
-        async with asyncio.timeout(_WAIT_S):
-            await _reads.acquire()
-    except TimeoutError:
-        busy = "The API server waits for stores that do not answer. Try again in a moment."
-        raise HTTPException(503, busy, {"Retry-After": "5"}) from None
-    try:
-        with confined_to(roots):
-            yield
-    finally:
-        _reads.release()
+    def __init__(self, count: int) -> None:
+        self._free = asyncio.Semaphore(count)
+
+    async def __call__(self, roots: AllowedRoots) -> AsyncIterator[None]:
+        """Wait until the request may pass.
+
+        Raises:
+            HTTPException: 503: no other has ended.
+        """
+        try:
+            async with asyncio.timeout(_WAIT_S):
+                await self._free.acquire()
+        except TimeoutError:
+            busy = "The API server has many such requests, or waits for stores that do not answer. Try again soon."
+            raise HTTPException(503, busy, {"Retry-After": "5"}) from None
+        try:
+            with confined_to(roots):
+                yield
+        finally:
+            self._free.release()
 
 
-READS_STORE: Final = [Depends(few_at_once)]
+# They end with their route, before the answer is sent: a client that does not read it keeps no other waiting.
+READS_STORE: Final = [Depends(FewAtOnce(MAX_READS), scope="function")]
 """For a route in a thread of Airflow's that reads a store; after the guards."""
+READS_PLANS: Final = [Depends(FewAtOnce(MAX_PLANS), scope="function")]
+"""For a route that reads all plans of a run; after the guards."""
 
 
 @dataclass(frozen=True)
@@ -156,16 +164,6 @@ def answering_for_stores() -> Iterator[None]:
         raise HTTPException(503, _printable(error)) from None
     except (StorageError, ValueError) as error:
         raise HTTPException(422, _printable(error)) from None
-
-
-def json_response(value: object) -> Response:
-    """Return a dataclass, or None, as JSON. Half a surrogate pair, which UTF-8 cannot encode, is escaped."""
-    text = json.dumps(value, default=_plain, allow_nan=False, separators=(",", ":"))
-    return Response(text, media_type="application/json")
-
-
-def _plain(value: object) -> Any:
-    return value.value if isinstance(value, Enum) else vars(value)
 
 
 def _printable(error: Exception) -> str:

@@ -38,6 +38,7 @@ from tradewind.storage import StorageError
 from tradewind.storage.files import existing_many
 from tradewind.tasks.attempt_history import AttemptHistory, read_attempt_history
 from tradewind.text import format_producer
+from tradewind_ui.api.json_response import JsonResponse
 from tradewind_ui.api.security import READS_LOGS, READS_RUN
 from tradewind_ui.api.step_outputs import (
     MAX_TEXT,
@@ -48,7 +49,6 @@ from tradewind_ui.api.step_outputs import (
     answering_for_stores,
     check_path,
     find_step,
-    json_response,
 )
 from tradewind_ui.api.xcoms import UnreadableXComError, read_xcom
 
@@ -114,7 +114,7 @@ def about_step(ids: Ids, session: SessionDep) -> Response:
     step = find_step(ids, session)
     task_state = _task_state(ids, session)
     if isinstance(step, str):
-        return json_response(StepAbout(why_empty=step, task_state=task_state))
+        return JsonResponse(StepAbout(why_empty=step, task_state=task_state))
     links = tuple(_links(ids, session))
     session.rollback()  # no transaction stays open while the store is read
     fields: dict[str, Any] = {**_planned(step), "task_state": task_state, "links": links}
@@ -126,7 +126,7 @@ def about_step(ids: Ids, session: SessionDep) -> Response:
         fields["is_active"] = is_waited_for or record.state is RecordState.AT_WORK
     except StorageError as error:
         fields |= {"problem": str(error)[:MAX_TEXT], "is_active": is_waited_for}
-    return json_response(StepAbout(**fields))
+    return JsonResponse(StepAbout(**fields))
 
 
 @dataclass(frozen=True)
@@ -144,14 +144,14 @@ def config_of_step(path: OutputPath) -> Response:
 
     with answering_for_stores():
         config = read_step_config(path, deployment_roots())
-        return json_response(ConfigOfStep(config, tracker_links(config, path)))
+        return JsonResponse(ConfigOfStep(config, tracker_links(config, path)))
 
 
 @router.get(f"/attempts/{_TASK}", response_model=AttemptHistory, dependencies=READS_LOGS)
 def attempts_of_step(path: OutputPath) -> Response:
     """Return the newest attempts at a step's output, each as intervals and events."""
     with answering_for_stores():
-        return json_response(read_attempt_history(path, read_output_record(path), time.time()))
+        return JsonResponse(read_attempt_history(path, read_output_record(path), time.time()))
 
 
 @router.get(f"/metrics/{_TASK}", response_model=Curves | None)
@@ -169,14 +169,14 @@ def metrics_of_step(
         version: Hash of another version of the same step.
     """
     with answering_for_stores():
-        return json_response(read_curves(metrics_path(_version_path(path, version)), name or (), offset))
+        return JsonResponse(read_curves(metrics_path(_version_path(path, version)), name or (), offset))
 
 
 @router.get(f"/progress/{_TASK}", response_model=PipelineProgress | None, dependencies=READS_LOGS)
 def progress_of_step(path: OutputPath) -> Response:
     """Return how far the pipeline of a data step is, with the rows that failed; null without one."""
     with answering_for_stores():
-        return json_response(read_progress(path))
+        return JsonResponse(read_progress(path))
 
 
 @router.get(f"/evaluation/{_TASK}", response_model=ScoreTable)
@@ -187,14 +187,14 @@ def evaluation_of_step(path: OutputPath) -> Response:
         HTTPException: 422: the output is no evaluation.
     """
     with answering_for_stores():
-        return json_response(score_table(path, read_record(path)))
+        return JsonResponse(score_table(path, read_record(path)))
 
 
 @router.get(f"/versions/{_TASK}", response_model=StoredVersionList)
 def versions_of_step(path: OutputPath) -> Response:
     """Return the versions of a step that are beside its output, the newest first."""
     with answering_for_stores():
-        return json_response(list_versions(path))
+        return JsonResponse(list_versions(path))
 
 
 @router.get(f"/difference/{_TASK}", response_model=VersionDifference)
@@ -204,7 +204,7 @@ def difference_of_versions(path: OutputPath, old: Hash, new: Hash) -> Response:
 
     with answering_for_stores():
         before, after = _version_path(path, old), _version_path(path, new)
-        return json_response(compare_stored_versions(before, after, deployment_roots()))
+        return JsonResponse(compare_stored_versions(before, after, deployment_roots()))
 
 
 def _version_path(path: str, version: str | None) -> str:

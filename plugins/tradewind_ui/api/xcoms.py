@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any, Final
 
 from airflow.models.xcom import XComModel
@@ -14,7 +13,9 @@ from tradewind.plans.plan import UNPLANNED_KEY, Plan, PlannedStep, UnplannedStep
 from tradewind.storage.bounded_read import value_count
 
 PLAN_TASK_ID: Final = "plan"
+MAX_PLAN_TASKS: Final = 100
 MAX_XCOM_CHARS: Final = 8 << 20
+"""Of one XCom, and of all plans of a run that a page shows."""
 MAX_XCOM_VALUES: Final = 500_000
 """Values in an XCom: a small object takes 8 characters, and 200 bytes of memory when it is parsed. A plan of 10,000
 steps has half as many."""
@@ -24,11 +25,17 @@ class UnreadableXComError(ValueError):
     """An XCom is no readable JSON, or too large. The page shows the text."""
 
 
-def plan_tasks(dag_id: str, run_id: str, session: Session) -> Sequence[str]:
-    """Return the tasks that may have left a plan: one, or one for each group of steps in a user's DAG."""
+def plan_tasks(dag_id: str, run_id: str, session: Session) -> dict[str, int]:
+    """Return the tasks that may have left a plan → its characters: one, or one for each group of steps in a user's DAG.
+
+    Of more than ``MAX_PLAN_TASKS``, it returns the first.
+    """
     is_plan = or_(XComModel.task_id == PLAN_TASK_ID, XComModel.task_id.endswith(f".{PLAN_TASK_ID}"))
     of_run = (XComModel.dag_id == dag_id, XComModel.run_id == run_id, XComModel.key == "return_value")
-    return session.scalars(select(XComModel.task_id).where(*of_run, is_plan).order_by(XComModel.task_id)).all()
+    is_single = XComModel.map_index == -1
+    found = select(XComModel.task_id, func.length(cast(XComModel.value, Text))).where(*of_run, is_plan, is_single)
+    rows = session.execute(found.order_by(XComModel.task_id).limit(MAX_PLAN_TASKS))
+    return {task_id: size or 0 for task_id, size in rows}
 
 
 def group_of(plan_task: str) -> str:
@@ -56,11 +63,12 @@ def read_step(
         BadPlanError: A plan of the run is none.
         UnreadableXComError: It cannot be read.
     """
-    groups = [each for each in plan_tasks(dag_id, run_id, session) if task_id.startswith(group_of(each))]
-    plans = [plan for each in groups if (plan := read_plan(dag_id, run_id, each, session))]
-    planned = next((step for plan in plans if (step := plan.of_task(task_id))), None)
-    if planned is not None:
-        return planned
+    for plan_task in plan_tasks(dag_id, run_id, session):
+        if not task_id.startswith(group_of(plan_task)):
+            continue
+        plan = read_plan(dag_id, run_id, plan_task, session)
+        if plan is not None and (planned := plan.of_task(task_id)) is not None:
+            return planned
     return UnplannedStep.from_json(read_xcom(dag_id, run_id, task_id, UNPLANNED_KEY, session, map_index))
 
 
