@@ -26,7 +26,7 @@ PAGES: Final[dict[str, tuple[Callable[[UiStack], str], str]]] = {
         "hello_world/stats",
     ),
     "step": (lambda stack: step_path(stack, "hello_world", "hello_world_data"), "hello_world/data"),
-    "data": (lambda stack: "plugin/tradewind_data", "store"),
+    "data": (lambda stack: f"plugin/tradewind_data?path={stack.store}/hello_world", "hello_world/data"),
     "experiments": (lambda stack: "plugin/tradewind_experiments", "hello_world"),
     "fleet": (lambda stack: "plugin/tradewind_fleet", "research"),
     "card": (lambda stack: "", "research"),
@@ -61,8 +61,19 @@ def visible(root: Any, text: str) -> Any:
 
 
 def overflow(page: Any) -> int:
-    """Return by how many pixels the plugin's part makes the whole page wider than the window."""
-    return int(page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
+    """Return by how many pixels the plugin's part is wider than the box of Airflow, or its own, in which it scrolls."""
+    return int(
+        page.evaluate(
+            """(selector) => {
+                let box = document.querySelector(selector).firstElementChild;
+                while (box !== document.documentElement && getComputedStyle(box).overflowX === "visible") {
+                    box = box.parentElement;
+                }
+                return box.scrollWidth - box.clientWidth;
+            }""",
+            ROOT,
+        )
+    )
 
 
 def focus_walk(page: Any, presses: int) -> list[str]:

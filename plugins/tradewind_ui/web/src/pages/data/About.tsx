@@ -21,7 +21,11 @@ const Maker = ({ description: { made_by: made, output, path } }: { readonly desc
           made by <MakerLink made={made} />
         </span>
       )}
-      {output && output !== path ? <PathLink focus="first" path={output}>{made.version ?? output}</PathLink> : <span>{made.version}</span>}
+      {output && output !== path ? (
+        <span>
+          in <PathLink focus="first" path={output}>{made.version ?? output}</PathLink>
+        </span>
+      ) : null}
     </HStack>
   ) : null;
 

@@ -24,18 +24,19 @@ export type RowsViewName = "cards" | "samples" | "table" | "tokens";
 const CARDS = { cards: RecordCard, samples: SampleCard, tokens: TokenCard };
 const ROWS: Record<RowsViewName, number> = { cards: 20, samples: 20, table: 100, tokens: 20 };
 
-/** Keeps the samples that a metric of 0 or 1 counts as right, or as wrong. */
-const RightOrWrong = ({ metric, names }: { readonly metric: string; readonly names: readonly string[] }) => {
+/** Keeps the samples to which a metric gives 1, or 0. Which is better, their file does not say. */
+const ZeroOrOne = ({ metric, names }: { readonly metric: string; readonly names: readonly string[] }) => {
   const { pane, update } = usePane();
   const filterOf = (condition?: string) => withCondition(pane.filter ?? "", names, metric, condition);
+  const short = metric.slice(SCORE.length);
   const choices = [
     { filter: filterOf(), name: "All" },
-    { filter: filterOf(`${metric}=1`), name: "Right" },
-    { filter: filterOf(`${metric}=0`), name: "Wrong" },
+    { filter: filterOf(`${metric}=1`), name: `${short} 1` },
+    { filter: filterOf(`${metric}=0`), name: `${short} 0` },
   ];
 
   return (
-    <ButtonGroup aria-label={`Samples by ${metric.slice(SCORE.length)}`} attached role="group" size="sm" variant="outline">
+    <ButtonGroup aria-label={`Samples by ${short}`} attached role="group" size="sm" variant="outline">
       {choices.map(({ filter, name }) => (
         <Button
           aria-pressed={(pane.filter ?? "") === filter}
@@ -50,8 +51,8 @@ const RightOrWrong = ({ metric, names }: { readonly metric: string; readonly nam
   );
 };
 
-/** Whether a metric says right or wrong: others, such as a likelihood, have no two sides. */
-const isRightOrWrong = ({ columns, rows }: RowPage, metric: string) => {
+/** Whether a metric is 0 or 1: others, such as a likelihood, have no two sides. */
+const isZeroOrOne = ({ columns, rows }: RowPage, metric: string) => {
   const at = columns.findIndex(({ name }) => name === metric);
   return rows.every(({ values }) => [0, 1, null, undefined].includes(values[at] as 0));
 };
@@ -81,7 +82,7 @@ export const RowsView = ({ description, view }: { readonly description: Descript
   const metric = scores.find((name) => conditionsOf(filter, names).some((each) => each.startsWith(`${name}=`))) ?? scores[0];
   // The buttons stay while another page loads.
   const [isBinary, setIsBinary] = useState(false);
-  const isSeenBinary = page !== undefined && metric !== undefined ? isRightOrWrong(page, metric) : isBinary;
+  const isSeenBinary = page !== undefined && metric !== undefined ? isZeroOrOne(page, metric) : isBinary;
   if (isSeenBinary !== isBinary) {
     setIsBinary(isSeenBinary);
   }
@@ -95,9 +96,9 @@ export const RowsView = ({ description, view }: { readonly description: Descript
   return (
     <Stack gap={3}>
       <HStack flexWrap="wrap" gap={2}>
-        <SubmittedInput label="Filter rows" onSubmit={(text) => update({ ...NO_PLACE, filter: text })} placeholder="Filter: text, column:text, column=value" value={filter} width="18rem" />
+        <SubmittedInput label="Filter rows" onSubmit={(text) => update({ ...NO_PLACE, filter: text })} placeholder="Filter: text, column:text, column=value" value={filter} width="20rem" />
         <ColumnMenu names={names} />
-        {view === "samples" && metric !== undefined && isBinary ? <RightOrWrong metric={metric} names={names} /> : null}
+        {view === "samples" && metric !== undefined && isBinary ? <ZeroOrOne metric={metric} names={names} /> : null}
       </HStack>
       {found.error ? <Refusal error={found.error} retry={found.refetch} /> : null}
       {found.error && !isFirst(pane) ? (

@@ -12,9 +12,9 @@ const QUIET = ["prompt_sha256", "task", "document", "error"];
 
 const ScoreBadge = ({ cell }: { readonly cell: Cell }) => {
   const { value } = cell;
-  const colour = value === 1 ? "green" : value === 0 ? "red" : "gray";
+  // Of some metrics 1 is better, of others 0: no colour says right or wrong.
   return typeof value === "number" ? (
-    <Badge colorPalette={colour}>
+    <Badge colorPalette={value === 1 ? "blue" : "gray"}>
       {cell.column.slice(SCORE.length)} {formatNumber(value)}
     </Badge>
   ) : null;
@@ -34,7 +34,8 @@ export const SampleCard = ({ page, row, terms }: CardProps) => {
     <RecordFrame
       badges={
         <>
-          {["task", "document"].map((name) => (named(name)?.text ? <Badge key={name} variant="outline">{named(name)?.text}</Badge> : null))}
+          {named("task")?.text ? <Badge variant="outline">{named("task")?.text}</Badge> : null}
+          {named("document")?.text ? <Badge variant="outline">document {named("document")?.text}</Badge> : null}
           {cells.filter(({ column }) => column.startsWith(SCORE)).map((cell) => <ScoreBadge cell={cell} key={cell.column} />)}
           {named("error")?.text ? <Badge colorPalette="orange">error: {named("error")?.text}</Badge> : null}
         </>

@@ -62,7 +62,8 @@ const Data = () => {
           <SubmittedInput label="Go to a path" onSubmit={(path) => panes[0]?.open(path, "first")} value={address.panes[0]?.path ?? ""} width="min(36rem, 80vw)" />
           <SubmittedInput label="Highlight a text" onSubmit={(find) => void navigate(hrefOf({ ...address, find }))} value={address.find} width="14rem" />
         </HStack>
-        <Flex direction={{ base: "column", lg: "row" }} gap={6} wrap="wrap">
+        {/* A column that wraps would be as wide as its longest line, and not as the window. */}
+        <Flex direction={{ base: "column", lg: "row" }} gap={6} wrap={{ base: "nowrap", lg: "wrap" }}>
           {panes.map((pane) => (
             <PaneState.Provider key={pane.index} value={pane}>
               <DataPane />

@@ -125,7 +125,7 @@ it("says how many rows match, on this page and in all", async () => {
   expect(await screen.findByText("1 of 32 rows read match, rows 1–1 of 300")).toBeTruthy();
 });
 
-it("keeps the choice of right and wrong while a page does not come", async () => {
+it("keeps the choice of 0 and 1, which are not called right or wrong, while a page does not come", async () => {
   const user = userEvent.setup();
   const columns = ["prompt", "target", "answer", "score/acc"].map((name) => ({ name, type: "string" }));
   answers.describe = () => [200, { columns, format: "parquet", kind: "file", name: "s.parquet", path: "/store/s.parquet", title: "Parquet", views: ["rows"] }];
@@ -134,10 +134,11 @@ it("keeps the choice of right and wrong while a page does not come", async () =>
       ? [429, { detail: "All readers are busy." }]
       : [200, { columns, format: "parquet", next: null, path: "", rows: [{ at: "0", number: 1, values: ["1 + 1", "2", "3", 0] }] }];
   open("?path=/store/s.parquet");
-  await user.click(await screen.findByText("Wrong"));
+  await user.click(await screen.findByRole("button", { name: "acc 0" }));
   expect(await screen.findByText("The readers are busy")).toBeTruthy();
   expect(screen.getByText("Try again")).toBeTruthy();
-  expect(screen.getByText("Right")).toBeTruthy();
+  expect(screen.getByRole("button", { name: "acc 1" })).toBeTruthy();
+  expect(screen.queryByText(/right|wrong/iu)).toBeNull();
 });
 
 it("reads a text on only while its file is the same", async () => {

@@ -26,12 +26,7 @@ const Line = ({ cluster }: { readonly cluster: Health }) => {
           <Text>{cluster.operation}</Text>
         </HStack>
       </Table.Cell>
-      <Table.Cell textAlign="end">
-        {cluster.state === STOPPED || cluster.ready === null ? missing : `${cluster.ready} of ${cluster.wanted ?? "?"}`}
-      </Table.Cell>
-      <Table.Cell textAlign="end">{cluster.running ?? missing}</Table.Cell>
-      <Table.Cell textAlign="end">{cluster.waiting ?? missing}</Table.Cell>
-      <Table.Cell>
+      <Table.Cell minW={first === undefined ? undefined : "9rem"}>
         {first === undefined ? null : (
           <Badge colorPalette="orange" title={cluster.alarms.join(" ")} whiteSpace="normal">
             {first}
@@ -39,11 +34,17 @@ const Line = ({ cluster }: { readonly cluster: Health }) => {
           </Badge>
         )}
       </Table.Cell>
+      <Table.Cell textAlign="end">
+        {cluster.state === STOPPED || cluster.ready === null ? missing : `${cluster.ready} of ${cluster.wanted ?? "?"}`}
+      </Table.Cell>
+      <Table.Cell textAlign="end">{cluster.running ?? missing}</Table.Cell>
+      <Table.Cell textAlign="end">{cluster.waiting ?? missing}</Table.Cell>
     </Table.Row>
   );
 };
 
-const TITLES = ["Cluster", "State", "Slices ready", "Jobs running", "Waiting", "Alarms"];
+/** Alarms stand where a narrow window shows them. */
+const TITLES = ["Cluster", "State", "Alarms", "Slices ready", "Jobs running", "Waiting"];
 
 const Lines = ({ clusters }: { readonly clusters: readonly Health[] }) => (
   <Table.ScrollArea>
@@ -51,7 +52,7 @@ const Lines = ({ clusters }: { readonly clusters: readonly Health[] }) => (
       <Table.Header>
         <Table.Row>
           {TITLES.map((title, at) => (
-            <Table.ColumnHeader key={title} textAlign={at > 1 && at < 5 ? "end" : "start"}>
+            <Table.ColumnHeader key={title} textAlign={at > 2 ? "end" : "start"}>
               {title}
             </Table.ColumnHeader>
           ))}

@@ -15,14 +15,14 @@ const notesOf = ({ health, is_current: isCurrent, is_reserved: isReserved }: Res
     .join(", ");
 
 export const RESOURCES: readonly Column<Resource>[] = [
-  { header: "Kind", id: "kind", value: (line) => line.kind, width: 120 },
-  { header: "Name", id: "name", value: (line) => line.name, width: 320 },
+  { header: "Kind", id: "kind", value: (line) => line.kind, width: 90 },
+  { header: "Name", id: "name", value: (line) => line.name, width: 180 },
   {
     cell: (line) => <Badge colorPalette={PALETTES[line.health]}>{line.state}</Badge>,
     header: "State",
     id: "state",
     value: (line) => line.state,
-    width: 150,
+    width: 120,
   },
   {
     cell: (line) => (line.age_s === null || line.age_s === undefined ? "" : formatDuration(line.age_s)),
@@ -58,7 +58,7 @@ const Since = ({ at }: { readonly at: number | null | undefined }) =>
   at === null || at === undefined ? null : <span title={formatTime(at)}>{formatSince(at)}</span>;
 
 export const JOBS: readonly Column<Job>[] = [
-  { header: "Job", id: "job", value: (job) => job.job, width: 340 },
+  { header: "Job", id: "job", value: (job) => job.job, width: 170 },
   {
     cell: (job) => <Badge colorPalette={job.status === "PENDING" ? "orange" : "blue"}>{job.status}</Badge>,
     header: "State",
@@ -66,8 +66,8 @@ export const JOBS: readonly Column<Job>[] = [
     value: (job) => job.status,
     width: 110,
   },
-  { cell: (job) => <Task of={job} text={job.owner} />, header: "Whose", id: "owner", value: (job) => job.owner, width: 360 },
-  { header: "Step", id: "step", value: (job) => job.step, width: 220 },
+  { cell: (job) => <Task of={job} text={job.owner} />, header: "Whose", id: "owner", value: (job) => job.owner, width: 300 },
+  { header: "Step", id: "step", value: (job) => job.step, width: 150 },
   {
     cell: (job) => <Since at={job.submitted_at} />,
     end: true,
@@ -79,7 +79,7 @@ export const JOBS: readonly Column<Job>[] = [
 ];
 
 export const WAITS: readonly Column<Wait>[] = [
-  { header: "Job", id: "job", value: (wait) => wait.job, width: 280 },
+  { header: "Job", id: "job", value: (wait) => wait.job, width: 170 },
   { cell: (wait) => <Task of={wait} text={wait.owner} />, header: "Whose", id: "owner", value: (wait) => wait.owner, width: 280 },
   { end: true, header: "Parts", id: "count", value: (wait) => wait.count, width: 80 },
   { header: "Kind", id: "kind", value: (wait) => wait.kind, width: 140 },

@@ -171,9 +171,9 @@ it("shows one line for each cluster on the dashboard", async () => {
   answers.set("/fleet/health", { body: HEALTH, status: 200 });
   show(<Card />);
   expect((await screen.findByRole("link", { name: "one" })).getAttribute("href")).toBe("/plugin/tradewind_fleet?cluster=one");
-  expect(cellsOf("one")).toEqual(["one", "uprestart by ada@laptop", "1 of 3", "2", "?", "Slow +1"]);
+  expect(cellsOf("one")).toEqual(["one", "uprestart by ada@laptop", "Slow +1", "1 of 3", "2", "?"]);
   expect(screen.getByText("Slow +1").getAttribute("title")).toBe("Slow Odd");
-  expect(cellsOf("two")).toEqual(["two", "stopped", "–", "–", "–", ""]);
+  expect(cellsOf("two")).toEqual(["two", "stopped", "", "–", "–", "–"]);
 });
 
 it("describes slices in words", () => {

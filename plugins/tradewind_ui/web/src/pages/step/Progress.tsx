@@ -27,8 +27,8 @@ const partsOf = (stage: Stage): string[] => [
 ];
 
 const Failures = ({ stage }: { readonly stage: Stage }) => (
-  <Box maxH={MAX_HEIGHT} overflow="auto" tabIndex={0}>
-    <Table.Root aria-label={`Failed shards of stage ${stage.stage}`} size="sm">
+  <Box borderWidth="1px" maxH={MAX_HEIGHT} overflow="auto" rounded="md" tabIndex={0}>
+    <Table.Root aria-label={`Failed shards of stage ${stage.stage}`} size="sm" stickyHeader>
       <Table.Header>
         <Table.Row>
           <Table.ColumnHeader textAlign="end">Failed shard</Table.ColumnHeader>
@@ -61,32 +61,38 @@ const Failures = ({ stage }: { readonly stage: Stage }) => (
 );
 
 const RejectedRows = ({ rejected }: { readonly rejected: readonly Rejected[] }) => (
-  <Box maxH={MAX_HEIGHT} overflow="auto" tabIndex={0}>
-    <Table.Root aria-label="Shards with rows that were left out" size="sm">
-      <Table.Header>
-        <Table.Row>
-          <Table.ColumnHeader>Rows left out</Table.ColumnHeader>
-          <Table.ColumnHeader>Shard</Table.ColumnHeader>
-          <Table.ColumnHeader>Why the first of them failed</Table.ColumnHeader>
-          <Table.ColumnHeader>File</Table.ColumnHeader>
-        </Table.Row>
-      </Table.Header>
-      <Table.Body>
-        {rejected.map(({ path, rejected: count, rejection, shard, stage }) => (
-          <Table.Row key={`${stage}/${shard}`} verticalAlign="top">
-            <Table.Cell>{formatCount(count)}</Table.Cell>
-            <Table.Cell whiteSpace="nowrap">
-              {formatCount(shard)} of stage {stage}
-            </Table.Cell>
-            <Table.Cell overflowWrap="anywhere">{rejection}</Table.Cell>
-            <Table.Cell overflowWrap="anywhere">
-              <DataLink path={path} />
-            </Table.Cell>
+  <Stack gap={1}>
+    {/* The table may end at the edge of its box, and nothing else says that there is more. */}
+    <Heading as="h3" size="sm">
+      Rows left out ({pluralize(rejected.length, "shard")} shown)
+    </Heading>
+    <Box borderWidth="1px" maxH={MAX_HEIGHT} overflow="auto" rounded="md" tabIndex={0}>
+      <Table.Root aria-label="Shards with rows that were left out" size="sm" stickyHeader>
+        <Table.Header>
+          <Table.Row>
+            <Table.ColumnHeader>Rows left out</Table.ColumnHeader>
+            <Table.ColumnHeader>Shard</Table.ColumnHeader>
+            <Table.ColumnHeader>Why the first of them failed</Table.ColumnHeader>
+            <Table.ColumnHeader>File</Table.ColumnHeader>
           </Table.Row>
-        ))}
-      </Table.Body>
-    </Table.Root>
-  </Box>
+        </Table.Header>
+        <Table.Body>
+          {rejected.map(({ path, rejected: count, rejection, shard, stage }) => (
+            <Table.Row key={`${stage}/${shard}`} verticalAlign="top">
+              <Table.Cell>{formatCount(count)}</Table.Cell>
+              <Table.Cell whiteSpace="nowrap">
+                {formatCount(shard)} of stage {stage}
+              </Table.Cell>
+              <Table.Cell overflowWrap="anywhere">{rejection}</Table.Cell>
+              <Table.Cell overflowWrap="anywhere">
+                <DataLink path={path} />
+              </Table.Cell>
+            </Table.Row>
+          ))}
+        </Table.Body>
+      </Table.Root>
+    </Box>
+  </Stack>
 );
 
 const StageView = ({ of, stage }: { readonly of: number; readonly stage: Stage }) => (

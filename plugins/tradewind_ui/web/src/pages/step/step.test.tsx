@@ -29,7 +29,7 @@ const curves = (steps: number[], offset: number, is_new = true) => ({
   ...NEW,
   curves: steps.length === 0 ? [] : [{ name: "loss", steps, values: steps.map((step) => step / 2) }],
   is_new,
-  offset,
+  place: `${offset}@00000000`,
 });
 
 test.each([
@@ -41,7 +41,7 @@ test.each([
   ["nothing is new", curves([0, 1], 9), curves([], 9, false), [0, 1]],
 ])("curves are merged when %s", (_, known, found, steps) => {
   expect(merged(known, found)?.curves[0]?.steps).toEqual(steps);
-  expect(merged(known, found)?.offset).toBe(found.offset);
+  expect(merged(known, found)?.place).toBe(found.place);
 });
 
 test("a file that is gone has no curves", () => {
@@ -210,6 +210,13 @@ test("a curve can be hidden, and the address keeps the others", async () => {
   show({ about: { ...ABOUT, shows: ["metrics"], state: "finished" }, metrics: found, versions: { left_out: 0, versions: [] } });
   fireEvent.click(await screen.findByRole("button", { name: "Hide train/loss" }));
   await waitFor(() => expect(server.asked.some((url) => url.searchParams.getAll("name").join() === "eval/loss")).toBe(true));
+}, 60_000);
+
+test("shards with rows that were left out are counted, since their table may scroll", async () => {
+  const rejected = [0, 1].map((shard) => ({ path: `/store/${shard}`, rejected: 1, rejection: "no language", shard, stage: 1 }));
+  const progress = { note: null, problem: null, rejected, stages: [], total_stages: 1 };
+  show({ about: { ...ABOUT, shows: ["progress"], state: "finished" }, progress, versions: { left_out: 0, versions: [] } });
+  expect(await screen.findByText("Rows left out (2 shards shown)")).toBeTruthy();
 }, 60_000);
 
 test("sections look once more when the attempt has ended", async () => {
