@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tradewind.datasets import stored_progress
 from tradewind.datasets.stored_progress import (
     MAX_SHARDS,
     MAX_STAGES,
@@ -63,4 +64,15 @@ def test_shards_with_rejected_rows_come_from_manifests(tmp_path: Path) -> None:
     write_text(f"{tmp_path}/.dataset/02-{'b' * 16}.json", '[{"shard": []}]')
     found = read_progress(str(tmp_path))
     assert found is not None and [(each.shard, each.rejected) for each in found.rejected] == [(2, 2), (1, 1)]
-    assert found.rejected[0].rejection == "KeyError: 'a'"
+    assert found.rejected[0].rejection == "KeyError: 'a'" and found.note is None
+
+
+def test_long_manifests_are_read_within_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, {"stages": [{**STAGE, "rejected": 3}], "total_stages": 1})
+    shards = json.dumps([{"shard": 1, "path": "/o/1", "rejected": 1}, {"odd": 1}, 7])
+    for number in range(3):
+        write_text(f"{tmp_path}/.dataset/{number:02}-{'a' * 16}.json", shards)
+    monkeypatch.setattr(stored_progress, "_MAX_MANIFEST_BYTES", 2 * len(shards))
+    found = read_progress(str(tmp_path))
+    assert found is not None and [each.stage for each in found.rejected] == [1, 2]
+    assert found.note is not None and "known of 2 of 3 stages" in found.note

@@ -71,7 +71,10 @@ def test_group_says_how_many_tasks_are_pooled(tmp_path: Path) -> None:
     assert "2 tasks pooled by document" in board_of(found.boards, "both acc").title
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"schema": "other/1"}', " " * ((4 << 20) + 1), '{"schema": {"a": NaN}}'])
+@pytest.mark.parametrize(
+    "text",
+    ["{", "[]", '{"schema": "other/1"}', " " * ((4 << 20) + 1), '{"schema": {"a": NaN}}', "[" + "[]," * 200_000 + "0]"],
+)
 def test_unreadable_record_is_named_beside_the_others(tmp_path: Path, text: str) -> None:
     paths = [write(tmp_path, "good", made_task("arc")), write(tmp_path, "bad", made_task("arc"))]
     Path(paths[1], RECORD_FILE).write_text(text)
@@ -88,9 +91,11 @@ def test_record_of_a_later_version_is_shown_with_a_note(tmp_path: Path) -> None:
     assert len(found.boards) == 1 and "a later version of Tradewind" in found.problems[0]
 
 
-@pytest.mark.parametrize(("limit", "count"), [("MAX_EVALUATIONS", 1), ("MAX_BOARDS", 1), ("MAX_SCORES", 1)])
+@pytest.mark.parametrize(
+    ("limit", "count"), [("MAX_EVALUATIONS", 1), ("MAX_BOARDS", 1), ("MAX_SCORES", 1), ("_MAX_BYTES", 0)]
+)
 def test_boards_have_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, count: int) -> None:
     paths = [write(tmp_path, name, replace(accuracy("arc", 0.5), task_version=name)) for name in ("1", "2")]
-    monkeypatch.setattr(boards, limit, count)
+    monkeypatch.setattr(boards, limit, count or Path(paths[0], RECORD_FILE).stat().st_size)
     found = read_boards(str(tmp_path), paths)
     assert len(found.boards) == 1 and "narrow the prefix" in found.problems[0]

@@ -21,8 +21,8 @@ def row(step: int, loss: Any = 1.0, **more: Any) -> dict[str, Any]:
     return {"step": step, "time": 100.0 + step, "train/loss": loss, **more}
 
 
-def points(path: Path, name: str = "train/loss", offset: int = 0) -> list[tuple[int, float | None]]:
-    found = read_curves(str(path), [name], offset)
+def points(path: Path, name: str = "train/loss", after: str = "") -> list[tuple[int, float | None]]:
+    found = read_curves(str(path), [name], after)
     assert found is not None
     return [pair for each in found.curves for pair in zip(each.steps, each.values, strict=True)]
 
@@ -60,13 +60,18 @@ def test_reads_continue_where_the_last_one_ended(tmp_path: Path) -> None:
     assert first is not None and first.is_new and first.rows == 2
     with file.open("a") as more:
         more.write('/loss": 3.0}\n')
-    second = read_curves(str(file), ["train/loss"], first.offset)
+    second = read_curves(str(file), ["train/loss"], first.place)
     assert second is not None and not second.is_new and second.curves[0].steps == (2,)
-    idle = read_curves(str(file), ["train/loss"], second.offset)
-    assert idle is not None and not idle.is_new and (idle.rows, idle.offset) == (0, second.offset)
+    idle = read_curves(str(file), ["train/loss"], second.place)
+    assert idle is not None and not idle.is_new and (idle.rows, idle.place) == (0, second.place)
     file.write_text(lines(row(9)))
-    again = read_curves(str(file), ["train/loss"], second.offset)
+    again = read_curves(str(file), ["train/loss"], second.place)
     assert again is not None and again.is_new and again.curves[0].steps == (9,)
+    file.write_text(lines(row(8), *(row(step) for step in range(9, 400))))
+    longer = read_curves(str(file), ["train/loss"], again.place)
+    assert longer is not None and longer.is_new and longer.rows == 392
+    odd = read_curves(str(file), ["train/loss"], "7@x")
+    assert odd is not None and odd.is_new
 
 
 def test_large_file_is_read_by_ranges_within_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +85,7 @@ def test_large_file_is_read_by_ranges_within_a_bound(tmp_path: Path, monkeypatch
     assert len(steps) <= 2000 and list(steps) == list(values) == sorted(steps)
     assert steps[0] == 0 and steps[-1] == found.last_step == 49_999
     assert max(after - before for before, after in zip(steps, steps[1:], strict=False)) < 50_000 / 32 + 100
-    assert found.offset == file.stat().st_size
+    assert found.place.startswith(f"{file.stat().st_size}@")
 
 
 def test_down_sampling_keeps_peaks_gaps_and_ends() -> None:

@@ -254,15 +254,17 @@ def test_experiment_file_is_read_or_named(text: str, outputs: tuple[str, ...], p
 def test_newest_experiment_file_names_the_output(tmp_path: Path) -> None:
     folder = tmp_path / "experiments"
     folder.mkdir()
+    output = make_output(str(tmp_path), "a", by={"host": "laptop"})
     for name, day in (("old", "01"), ("new", "02"), ("older", "00")):
-        fields = {"steps": [{"output_path": "/x/a"}], "created_date": f"2026-01-{day}"}
+        fields = {"steps": [{"output_path": output}], "created_date": f"2026-01-{day}"}
         (folder / f"{name}-0a1b2c.json").write_text(json.dumps(fields))
     (folder / "notes.json").write_text("{}")
     Path(os.fsdecode(os.fsencode(folder) + b"/odd\xff-0a1b2c.json")).write_text("{}")
     files = read_experiment_files([str(tmp_path), str(tmp_path / "none")])
     assert files.cut.startswith("1 of 4 files of experiments in ")
     assert [file.name for file in files.files] == ["new", "old", "older"]
-    assert files.experiment_of_output() == {"/x/a": "new"}
+    [listed] = list_outputs(str(tmp_path)).outputs
+    assert listed.experiment == "new"
 
 
 def test_files_above_count_if_they_name_an_output_below(tmp_path: Path) -> None:
@@ -273,6 +275,6 @@ def test_files_above_count_if_they_name_an_output_below(tmp_path: Path) -> None:
         (below, "own", tmp_path / "b-1"),
     ):
         write_experiment_info(str(prefix), name, [{"output_path": str(output)}], "e.py", "c0")
-    files = read_experiment_files([str(below), str(tmp_path)])
-    assert {file.name for file in files.files} == {"own", "ours", "theirs"}
-    assert {file.name for file in files.of(str(below))} == {"own", "ours"}
+    listed = list_outputs(str(below), [str(tmp_path)])
+    assert {file.name: file.elsewhere for file in listed.files} == {"own": 1, "ours": 0}
+    assert listed.files_left_out == 1

@@ -9,11 +9,19 @@ from typing import Any
 
 import pytest
 
-from tradewind.records.attempts import Attempt, AttemptError, AttemptOutcome, attempt_folder, write_attempt
+from tradewind.records.attempts import (
+    Attempt,
+    AttemptError,
+    AttemptOutcome,
+    attempt_folder,
+    attempt_path,
+    write_attempt,
+)
 from tradewind.records.lease import Lease, Phase
 from tradewind.records.record import Record
 from tradewind.runtime.pods.timeline import TimelineEvent, timeline_text
 from tradewind.storage.files import write_text
+from tradewind.tasks import attempt_history
 from tradewind.tasks.attempt_history import (
     MAX_ATTEMPTS,
     AttemptReport,
@@ -170,6 +178,21 @@ def test_history_is_bounded_with_the_newest_first(tmp_path: Path) -> None:
     assert [each.number for each in found.attempts] == list(range(MAX_ATTEMPTS + 3, 3, -1))
     assert found.left_out == 3
     assert history(tmp_path / "nothing") == ()
+
+
+def test_long_files_of_attempts_are_read_within_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(1, 13):
+        write_attempt(str(tmp_path), attempt(number))
+    size = Path(attempt_path(str(tmp_path), 12)).stat().st_size
+    monkeypatch.setattr(attempt_history, "_MAX_ATTEMPT_BYTES", 5 * size)
+    problems = [each.problem for each in history(tmp_path)]
+    assert problems[:4] == [None] * 4 and all("has more than" in (each or "") for each in problems[8:])
+    for number in range(8, 13):
+        write_text(f"{attempt_folder(str(tmp_path), number)}/timeline.json", "{}" + " " * number)
+    monkeypatch.setattr(attempt_history, "_MAX_ATTEMPT_BYTES", 13 * size)
+    monkeypatch.setattr(attempt_history, "_MAX_EVENTS", 4)
+    problems = [each.problem for each in history(tmp_path)]
+    assert all("cannot be read" in (each or "") for each in problems[:4]) and "newer attempts" in (problems[4] or "")
 
 
 def test_long_hostile_timeline_gives_short_report(tmp_path: Path) -> None:

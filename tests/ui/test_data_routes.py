@@ -109,6 +109,26 @@ def test_download_is_an_attachment_of_the_whole_file(client: Any, root: Path) ->
     assert answer.headers["x-content-type-options"] == "nosniff"
 
 
+def test_answers_are_not_packed_by_airflow(client: Any, root: Path) -> None:
+    """Airflow would pack them in the thread that serves all requests."""
+    from fastapi import FastAPI
+    from fastapi.middleware.gzip import GZipMiddleware
+    from fastapi.testclient import TestClient
+
+    outer = FastAPI()
+    outer.add_middleware(GZipMiddleware, minimum_size=1024)
+    outer.mount("/", client.app)
+    with TestClient(outer) as packing:
+        path = root / 'na"me\r\nX: y.bin'
+        download = get(packing, "download", path=path)
+        assert (int(download.headers["content-length"]), download.content) == (path.stat().st_size, path.read_bytes())
+        rows = get(packing, "rows", path=root / "a.jsonl", limit=1000)
+        plain = packing.get(rows.request.url, headers={"Accept-Encoding": "identity"})
+        assert rows.headers["content-encoding"] == "gzip" and "content-encoding" not in plain.headers
+        assert int(rows.headers["content-length"]) < len(rows.content) / 2 and rows.headers["vary"] == "Accept-Encoding"
+        assert plain.content == rows.content and int(plain.headers["content-length"]) == len(rows.content) > 1 << 16
+
+
 def test_image_has_its_own_type_and_runs_nothing(client: Any, root: Path) -> None:
     from PIL import Image
 

@@ -125,7 +125,7 @@ def test_list_before_is_shown_while_a_newer_is_read(store: str, client: Any, mon
     finally:
         answered.set()
     assert first["reading_s"] is None and second["reading_s"] > 0
-    assert (second["admitted"], len(second["rows"]), second["read_at"]) == (5, 2, first["read_at"])
+    assert (second["admitted"], len(second["rows"]), second["order"]) == (5, 2, first["order"])
     assert all(each["reading_s"] > 0 for each in later.values())
     assert later["leaderboards"]["evaluations"] == boards["evaluations"] and boards["evaluations"]["boards"]
     [file] = later["files"]["files"]

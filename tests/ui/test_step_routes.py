@@ -141,7 +141,7 @@ def test_each_route_reads_the_output(server: Server, output: str) -> None:
     curves = server.get("metrics")[1]
     assert curves["curves"][0]["values"] == pytest.approx([0, 0.1, 0.2, 0.3, 0.4])
     assert server.get("metrics", version="bbbbbb")[1]["curves"][0]["values"][-1] == pytest.approx(0.8)
-    assert server.get("metrics", offset=curves["offset"])[1]["rows"] == 0
+    assert server.get("metrics", after=curves["place"])[1]["rows"] == 0
     assert {each["hash"] for each in server.get("versions")[1]["versions"]} == {"aaaaaa", "bbbbbb"}
     changes = server.get("difference", old="bbbbbb", new="aaaaaa")[1]["changes"]
     assert [change["what"] for change in changes] == ["config.rate 0.2 → 0.1"]
@@ -190,7 +190,7 @@ def test_plan_that_is_none_is_told(server: Server, value: str) -> None:
 @pytest.mark.parametrize(
     "query",
     [
-        {"version": "../../etc"}, {"version": "AAAAAA"}, {"offset": -1}, {"offset": "x"}, {"name": ["a"] * 9},
+        {"version": "../../etc"}, {"version": "AAAAAA"}, {"after": "9" * 31}, {"name": ["a"] * 9},
         {"map_index": 10**12}, {"map_index": -2},
     ],
 )  # fmt: skip
@@ -232,6 +232,19 @@ def test_kept_steps_take_little_memory(server: Server) -> None:
     assert kept.output_path == path
 
 
+def test_all_plans_of_a_run_share_the_limit_of_a_page(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans = importlib.import_module("tradewind_ui.api.plans")
+    for group in ("a", "b", "c"):
+        step = PlannedStep(f"{group}.train", "train", "aaaaaa", "/o", Decision.RUN, "never ran")
+        server.put(f"{group}.plan", "return_value", Plan(str(server.store), (step,)).to_json())
+    server.put("b.plan", "return_value", {"steps": "x" * 1000}, map_index=3)
+    size = next(iter(plans.plan_tasks("d", RUN, server.session).values()))
+    monkeypatch.setattr(plans, "MAX_XCOM_CHARS", 2 * size + 1)
+    first, second, third = plans._plans("d", RUN, server.session)
+    assert (first.group, second.group, third.group) == ("a", "b", "c")
+    assert first.plan and second.plan and third.plan is None and "too long to show all" in third.problem
+
+
 def test_few_requests_read_stores_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     from fastapi import HTTPException
 
@@ -250,6 +263,8 @@ def test_few_requests_read_stores_at_once(monkeypatch: pytest.MonkeyPatch) -> No
         await second.aclose()
 
     asyncio.run(ask())
+    # Not until the answer is sent, which a client may read as slowly as it likes.
+    assert all(each.scope == "function" for each in outputs.READS_STORE + outputs.READS_PLANS)
     assert all(
         outputs.READS_STORE[0] in route.dependencies
         for route in importlib.import_module("tradewind_ui.api.steps").router.routes

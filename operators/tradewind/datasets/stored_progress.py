@@ -6,7 +6,7 @@ Both are input that another process wrote, so they are read within a bound.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -33,6 +33,7 @@ MAX_SHARDS: Final = 50
 """Failed shards, and shards with rejected rows, that are listed."""
 MAX_TEXT: Final = 2_000
 _MAX_MANIFEST_BYTES: Final = 4 << 20
+"""Of all manifests that are read, which have a line of some 60 bytes for each shard."""
 _MAX_MANIFESTS: Final = 8
 _STAGE: Final = {
     "stage": COUNT,
@@ -172,9 +173,10 @@ def read_progress(output_path: str) -> PipelineProgress | None:
         stages = tuple(map(_stage, known["stages"][:MAX_STAGES]))
     except RecordFormatError as flaw:
         return PipelineProgress((), 0, note=f"{path} cannot be read, because {flaw}.")
-    rejected = tuple(_rejected(join(output_path, SCRATCH_FOLDER))) if any(each.rejected for each in stages) else ()
+    has_rejected = any(each.rejected for each in stages)
+    rejected, note = _rejected(join(output_path, SCRATCH_FOLDER)) if has_rejected else ((), None)
     problem = known.get("problem")
-    return PipelineProgress(stages, known["total_stages"], _cut(problem) if problem else None, rejected)
+    return PipelineProgress(stages, known["total_stages"], _cut(problem) if problem else None, rejected, note)
 
 
 def _stage(value: Any) -> PipelineStage:
@@ -190,29 +192,37 @@ def _stage(value: Any) -> PipelineStage:
     )
 
 
-def _rejected(scratch: str) -> Iterator[RejectedRows]:
-    """Yield the shards with the most rejected rows, from the manifests of stages that are done."""
+def _rejected(scratch: str) -> tuple[tuple[RejectedRows, ...], str | None]:
+    """Return the shards with the most rejected rows, from manifests of stages that are done, and what is not read."""
     from tradewind.storage.files import list_names, read_contents
 
     names = [name for name in list_names(scratch) if name.endswith(".json") and name[:2].isdecimal()]
     found: list[RejectedRows] = []
+    left, read = _MAX_MANIFEST_BYTES, 0
     for name in names[:_MAX_MANIFESTS]:
         file = join(scratch, name)
-        content = read_contents([file], _MAX_MANIFEST_BYTES).get(file)
+        content = read_contents([file], left).get(file)
+        if content is None or content.flaw is not None:
+            continue
+        left, read = left - len(content.text), read + 1
         try:
-            shards = parse(content.text) if content is not None and content.flaw is None else []
+            shards = parse(content.text)
             listed = shards if isinstance(shards, list) else []
-            rows = [parse_fields(each, _SHARD, ("shard", "path")) for each in listed]
+            found += [_rejection(int(name[:2]) + 1, each) for each in listed if _has_rejected(each)]
         except RecordFormatError:  # it was cut
             continue
-        found += [
-            RejectedRows(
-                int(name[:2]) + 1, row["shard"], _cut(row["path"]), row["rejected"], _cut(row.get("rejection", ""))
-            )
-            for row in rows
-            if row.get("rejected")
-        ]
-    yield from sorted(found, key=lambda each: -each.rejected)[:MAX_SHARDS]
+    note = f"Shards with rejected rows are known of {read} of {len(names)} stages, whose manifests are long."
+    shown = tuple(sorted(found, key=lambda each: -each.rejected)[:MAX_SHARDS])
+    return shown, note if read < len(names) else None
+
+
+def _has_rejected(shard: Any) -> bool:
+    return isinstance(shard, dict) and bool(shard.get("rejected"))
+
+
+def _rejection(stage: int, shard: Any) -> RejectedRows:
+    row = parse_fields(shard, _SHARD, ("shard", "path", "rejected"))
+    return RejectedRows(stage, row["shard"], _cut(row["path"]), row["rejected"], _cut(row.get("rejection", "")))
 
 
 def _texts(known: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,16 +11,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tradewind.evaluation.evaluated import Measured, Subject, read_existing
+from tradewind.evaluation.evaluated import Measured, Subject, record_contents
 from tradewind.evaluation.leaderboard import by_question, metrics_of, ranking_title
-from tradewind.evaluation.results import EvaluationRecord, Score
+from tradewind.evaluation.results import EvaluationRecord, Score, record_in
 from tradewind.evaluation.samples import SampleRows, sample_rows
 from tradewind.evaluation.summary import status_text
+from tradewind.records.parsing import RecordFormatError
+from tradewind.storage.bounded_read import value_count
 from tradewind.text import single_line
 
 MAX_EVALUATIONS: Final = 500
 MAX_BOARDS: Final = 500
 MAX_SCORES: Final = 20_000
+_MAX_BYTES: Final = 16 << 20
+"""Of all records, which are in memory together; one of 40 tasks has some 30 kB."""
+_MAX_VALUES: Final = 200_000
+"""Values in a record: a small one takes 200 bytes of memory when it is parsed."""
 """Bound for the scores of all boards together."""
 
 
@@ -96,16 +102,21 @@ def read_boards(prefix: str, output_paths: Sequence[str]) -> EvaluationBoards:
     """
     records: dict[str, EvaluationRecord] = {}
     problems: list[str] = []
-    for path, found in read_existing(output_paths):
-        if len(records) == MAX_EVALUATIONS:
-            problems.append(f"The first {MAX_EVALUATIONS} evaluations are shown: narrow the prefix to see the others.")
+    left = _MAX_BYTES
+    for path, content in record_contents(output_paths):
+        left -= len(content.text)
+        if len(records) == MAX_EVALUATIONS or left < 0:
+            problems.append(f"The first {len(records)} evaluations are shown: narrow the prefix to see the others.")
             break
-        if isinstance(found, EvaluationRecord):
-            records[path] = found
-            if found.is_later:
-                problems.append(f"{path}: a later version of Tradewind wrote the record; what this one knows is shown.")
-        else:
-            problems.append(f"{path}: its record.json is no record of an evaluation, because {found}.")
+        try:
+            if value_count(content.text) > _MAX_VALUES:
+                raise RecordFormatError(f"it holds more than {_MAX_VALUES:,} values")
+            records[path] = record_in(content)
+        except RecordFormatError as flaw:
+            problems.append(f"{path}: its record.json is no record of an evaluation, because {flaw}.")
+            continue
+        if records[path].is_later:
+            problems.append(f"{path}: a later version of Tradewind wrote the record; what this one knows is shown.")
     boards, cut = evaluation_boards(prefix, records)
     return EvaluationBoards(boards, (*problems, *cut))
 

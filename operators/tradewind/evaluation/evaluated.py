@@ -20,11 +20,12 @@ from tradewind.evaluation.scores import TaskScores
 from tradewind.recipes.comparing.runs import MissingRun
 from tradewind.records.parsing import RecordFormatError
 from tradewind.steps.fields import PATH, FieldRule
+from tradewind.storage.bounded_read import Content
 
 MAX_LABELS: Final = 50
 """Bound for evaluations that are compared with each other: their scores by document are in memory together."""
 
-_RECORDS_AT_ONCE: Final = 32
+_RECORDS_AT_ONCE: Final = 16
 """Records in memory together."""
 
 EVALUATIONS: Final = FieldRule(
@@ -173,7 +174,20 @@ def evaluations_below(prefix: str) -> tuple[dict[str, EvaluationRecord], list[st
 
 
 def read_existing(paths: Sequence[str]) -> Iterator[tuple[str, EvaluationRecord | RecordFormatError]]:
-    """Read the records of outputs that have one, a few at once; yield output and record, or why it is none.
+    """Read the records of outputs that have one; yield output and record, or why it is none.
+
+    Raises:
+        StoreUnavailableError: The store does not answer.
+    """
+    for path, content in record_contents(paths):
+        try:
+            yield path, record_in(content)
+        except RecordFormatError as flaw:
+            yield path, flaw
+
+
+def record_contents(paths: Sequence[str]) -> Iterator[tuple[str, Content]]:
+    """Yield output and content of each record that exists, read a few at once.
 
     Raises:
         StoreUnavailableError: The store does not answer.
@@ -183,10 +197,7 @@ def read_existing(paths: Sequence[str]) -> Iterator[tuple[str, EvaluationRecord 
     files = [join(path, RECORD_FILE) for path in paths]
     for start in range(0, len(files), _RECORDS_AT_ONCE):
         for file, content in read_contents(files[start : start + _RECORDS_AT_ONCE], MAX_RECORD_BYTES).items():
-            try:
-                yield parent(file), record_in(content)
-            except RecordFormatError as flaw:
-                yield parent(file), flaw
+            yield parent(file), content
 
 
 def _check_names(subject: Subject) -> None:

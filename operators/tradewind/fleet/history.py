@@ -23,7 +23,7 @@ from tradewind.fleet.upkeep import PastReport, Subject, UpkeepLine
 from tradewind.ray_jobs.details import OUTPUT_PATH, JobDetails
 from tradewind.records.attempts import attempt_folder, attempt_of_job
 from tradewind.records.parsing import RecordFormatError
-from tradewind.runtime.pods.timeline import MAX_TIMELINE_BYTES, TIMELINE_FILE, TimelineEvent, parse_timeline
+from tradewind.runtime.pods.timeline import TIMELINE_FILE, TimelineEvent, parse_timeline
 from tradewind.storage import Roots
 from tradewind.storage.confinement import confined_to
 from tradewind.storage.files import read_contents
@@ -33,6 +33,12 @@ DAYS: Final = 14
 """Days that are shown, today included."""
 MAX_PODS: Final = 200
 """Timelines of one cluster that are read, the newest."""
+_READ_TOGETHER: Final = 8
+"""Timelines in memory together."""
+_MAX_BYTES: Final = 2 << 20
+"""Of a timeline: 10,000 events as a pod writes them."""
+_MAX_EVENTS: Final = 60_000
+"""Of all timelines of a cluster, of some 500 bytes each."""
 _PREEMPTED: Final = ("Google says PREEMPTED", "Google says SUSPEND")
 """What upkeep reports of a preempted slice, and of a queued resource whose capacity was taken."""
 _YEAR_2100: Final = 4_102_444_800.0
@@ -91,6 +97,8 @@ class _Span:
 def read_pods(cluster: str, jobs: Iterable[JobDetails], roots: Roots, now: float) -> list[PodRecord]:
     """Read the timelines of the steps among a cluster's ``jobs``, at most ``MAX_PODS``, of the days that are shown.
 
+    The newest come first, up to ``_MAX_EVENTS`` in all. A longer file than ``_MAX_BYTES`` counts as one without events.
+
     Any client of the cluster writes the metadata of jobs, so paths outside of ``roots`` are not read. Invalid timelines
     are left out.
 
@@ -103,14 +111,19 @@ def read_pods(cluster: str, jobs: Iterable[JobDetails], roots: Roots, now: float
         is_recent = (job.ended_ms or now * 1000) / 1000 > now - DAYS * DAY_S
         if output and attempt and is_recent and len(files) < MAX_PODS and roots.allow(output):
             files[posixpath.join(attempt_folder(output, attempt), TIMELINE_FILE)] = job
-    pods = []
-    with confined_to(roots):
-        contents = read_contents(list(files), MAX_TIMELINE_BYTES)
-    for path, content in contents.items():
-        with suppress(RecordFormatError):
-            events = parse_timeline(content.text) if content.flaw is None else []
-            ended_ms = files[path].ended_ms
-            pods.append(PodRecord(cluster, events, None if ended_ms is None else ended_ms / 1000))
+    pods: list[PodRecord] = []
+    paths, events_left = list(files), _MAX_EVENTS
+    for start in range(0, len(paths), _READ_TOGETHER):
+        if events_left <= 0:
+            break
+        with confined_to(roots):
+            contents = read_contents(paths[start : start + _READ_TOGETHER], _MAX_BYTES)
+        for path, content in contents.items():
+            with suppress(RecordFormatError):
+                events = parse_timeline(content.text) if content.flaw is None else []
+                events_left -= len(events)
+                ended_ms = files[path].ended_ms
+                pods.append(PodRecord(cluster, events, None if ended_ms is None else ended_ms / 1000))
     return pods
 
 

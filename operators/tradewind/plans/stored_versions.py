@@ -19,6 +19,7 @@ from tradewind.plans.version_records import Budget, StoredVersions, Version, is_
 from tradewind.records.info_files import INFO_FILE, BadInfoError, parse_info
 from tradewind.records.record import RecordState, read_leases, read_records
 from tradewind.storage import Roots
+from tradewind.storage.bounded_read import value_count
 from tradewind.storage.files import list_names, read_contents
 from tradewind.text import format_producer, truncate_middle
 
@@ -29,6 +30,7 @@ MAX_VERSIONS: Final = 200
 MAX_SHOWN: Final = 50
 """Versions that are listed, the newest first."""
 _MAX_INFO_BYTES: Final = 4 << 20
+_MAX_INFO_VALUES: Final = 200_000
 _MAX_TEXT: Final = 1_000
 _MAX_SHORT_LIST: Final = 8
 _MAX_DEPTH: Final = 24
@@ -219,6 +221,8 @@ def _read_info(output_path: str) -> dict[str, Any] | str:
     content = read_contents([file], _MAX_INFO_BYTES).get(file)
     if content is None:
         return "No attempt has started yet: the first one writes its config beside the output."
+    if value_count(content.text) > _MAX_INFO_VALUES:
+        return f"{file} has more than {_MAX_INFO_VALUES:,} values, and a page reads no more."
     try:
         return parse_info(file, content)
     except BadInfoError as error:

@@ -24,6 +24,8 @@ MAX_STEPS: Final = 10_000
 _MAX_SECONDS: Final = 20.0
 _MAX_BYTES: Final = 4 << 20
 """Bound for a file, which becomes twenty times as large when parsed."""
+_MAX_OUTPUTS: Final = 400_000
+"""Output paths of all files together, of some 150 bytes each: a year of a nightly experiment with 1,000 steps."""
 _FILES_AT_ONCE: Final = 8
 _KINDS: Final = {
     **dict.fromkeys(("git_commit", "caller_path", "created_date", "user"), TEXT.or_null()),
@@ -68,27 +70,9 @@ class ExperimentFiles:
     files: tuple[ExperimentFile, ...] = ()
     cut: str = ""
 
-    def experiment_of_output(self) -> dict[str, str]:
-        """Return output path → name of the newest experiment with it."""
-        return {path: file.name for file in reversed(self.files) for path in file.outputs}
-
-    def of(self, prefix: str) -> list[ExperimentFile]:
-        """Return the files of the prefix itself, and those of folders above it that name an output below it."""
-        own = posixpath.join(prefix, EXPERIMENTS_FOLDER)
-        return [
-            file
-            for file in self.files
-            if posixpath.dirname(file.path) == own or any(is_below(path, prefix) for path in file.outputs)
-        ]
-
-
-def is_below(output_path: str, prefix: str) -> bool:
-    """Whether the path of an output is below a prefix."""
-    return output_path.startswith(posixpath.join(prefix, ""))
-
 
 def read_experiment_files(prefixes: Sequence[str]) -> ExperimentFiles:
-    """Read the files of experiments of these prefixes, with a bound for files and seconds.
+    """Read the files of experiments of these prefixes, with a bound for files, output paths and seconds.
 
     Raises:
         StoreUnavailableError: The store does not answer.
@@ -114,12 +98,14 @@ def _has_address(path: str) -> bool:
 
 
 def _read(paths: Sequence[str]) -> Iterator[ExperimentFile]:
-    began = time.monotonic()
+    began, outputs = time.monotonic(), 0
     for start in range(0, len(paths), _FILES_AT_ONCE):
-        if time.monotonic() - began > _MAX_SECONDS:
+        if time.monotonic() - began > _MAX_SECONDS or outputs > _MAX_OUTPUTS:
             return
         for path, content in read_contents(paths[start : start + _FILES_AT_ONCE], _MAX_BYTES).items():
-            yield parse_experiment(path, content)
+            file = parse_experiment(path, content)
+            outputs += len(file.outputs)
+            yield file
 
 
 def parse_experiment(path: str, content: Content) -> ExperimentFile:

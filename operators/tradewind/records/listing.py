@@ -18,7 +18,8 @@ from typing import Any, Final, Literal
 
 from tradewind.records.attempts import attempt_path, parse_attempt
 from tradewind.records.discovery import FoundOutputs, ScanLimits, scan_outputs
-from tradewind.records.experiment_files import ExperimentFiles, read_experiment_files
+from tradewind.records.experiment_files import ExperimentFile, ExperimentFiles, read_experiment_files
+from tradewind.records.info_files import EXPERIMENTS_FOLDER
 from tradewind.records.manifests import OLDER_MANIFEST_FILE, Manifest, manifest_path
 from tradewind.records.parsing import RecordFormatError
 from tradewind.records.pins import pinned_outputs
@@ -137,23 +138,50 @@ class OutputDetails:
 
 
 @dataclass(frozen=True)
+class ListedFile:
+    """A file of an experiment, in which an executor says what belongs together; see ``ExperimentFile``.
+
+    Attributes:
+        steps: Number of its steps.
+        counts: States of those of its outputs that are in the list.
+        missing: Number of its outputs below the prefix that are not in the list: without a record, or beyond its end.
+        elsewhere: Number of its outputs that are not below the prefix.
+    """
+
+    path: str
+    name: str
+    created: str
+    user: str
+    commit: str | None
+    caller: str
+    problem: str | None
+    steps: int
+    counts: StateCounts
+    missing: int
+    elsewhere: int
+
+
+@dataclass(frozen=True)
 class OutputList:
     """All outputs below a prefix.
 
     Attributes:
         outputs: By experiment, the one that changed last first; in it by step, the newest version first.
-        experiment_files: Files in which executors say what belongs together.
+        files: The files of experiments of the prefix itself, and those of folders above that name an output below it,
+            the newest first.
+        files_left_out: Number of the files above that name none.
+        named_by: Path of each such file → the outputs in the list that it names.
         cuts: Sentences that say what the list lacks.
         took_s: Seconds that the reads took.
-        read_at: When they ended, in seconds since the epoch.
     """
 
     prefix: str
     outputs: tuple[ListedOutput, ...]
-    experiment_files: ExperimentFiles
+    files: tuple[ListedFile, ...]
+    files_left_out: int
+    named_by: Mapping[str, frozenset[str]]
     cuts: tuple[str, ...]
     took_s: float
-    read_at: float
 
 
 def list_outputs(prefix: str, above: Sequence[str] = (), max_outputs: int = MAX_OUTPUTS) -> OutputList:
@@ -170,7 +198,8 @@ def list_outputs(prefix: str, above: Sequence[str] = (), max_outputs: int = MAX_
     pinned = pinned_outputs([prefix, *found.prefixes, *above], found.outputs)
     files = read_experiment_files([prefix, *above])
     read = _read_statuses(found.outputs)
-    named = files.experiment_of_output()
+    listed = {status.output_path: status for status in read}
+    named = {path: file.name for file in reversed(files.files) for path in file.outputs if path in listed}
     outputs = []
     for status in read:
         path = status.output_path
@@ -189,8 +218,42 @@ def list_outputs(prefix: str, above: Sequence[str] = (), max_outputs: int = MAX_
             -(each.status.since or 0.0),
         )
     )
-    cuts = _cuts(prefix, found, len(read), files)
-    return OutputList(prefix, tuple(outputs), files, cuts, time.monotonic() - began, time.time())
+    shown = [each for each in files.files if _concerns(each, prefix)]
+    return OutputList(
+        prefix,
+        tuple(outputs),
+        tuple(_listed_file(each, prefix, listed) for each in shown),
+        len(files.files) - len(shown),
+        {file.path: frozenset(listed[path].output_path for path in file.outputs if path in listed) for file in shown},
+        _cuts(prefix, found, len(read), files),
+        time.monotonic() - began,
+    )
+
+
+def _concerns(file: ExperimentFile, prefix: str) -> bool:
+    """Whether a file is one of the prefix itself, or names an output below it."""
+    start = posixpath.join(prefix, "")
+    own = f"{start}{EXPERIMENTS_FOLDER}"
+    return posixpath.dirname(file.path) == own or any(path.startswith(start) for path in file.outputs)
+
+
+def _listed_file(file: ExperimentFile, prefix: str, listed: Mapping[str, OutputStatus]) -> ListedFile:
+    start = posixpath.join(prefix, "")
+    own = [listed[path].state for path in file.outputs if path in listed]
+    elsewhere = sum(not path.startswith(start) for path in file.outputs)
+    return ListedFile(
+        path=file.path,
+        name=file.name,
+        created=file.created,
+        user=file.user,
+        commit=file.commit,
+        caller=file.caller,
+        problem=file.problem,
+        steps=len(file.outputs),
+        counts=count_states(file.name, own),
+        missing=len(file.outputs) - len(own) - elsewhere,
+        elsewhere=elsewhere,
+    )
 
 
 def read_details(outputs: Sequence[OutputStatus]) -> list[OutputDetails]:
@@ -215,12 +278,10 @@ class OutputSizes:
     Attributes:
         size_bytes: Output path → size of its result.
         cuts: Sentences that say which sizes are not known.
-        read_at: When the reads ended, in seconds since the epoch.
     """
 
     size_bytes: Mapping[str, int]
     cuts: tuple[str, ...]
-    read_at: float
 
 
 def read_sizes(outputs: Sequence[ListedOutput]) -> OutputSizes:
@@ -253,7 +314,7 @@ def read_sizes(outputs: Sequence[ListedOutput]) -> OutputSizes:
             f"Of {pluralize(unreadable, 'output')} the size is not known, since the manifest is larger than "
             f"{_MAX_DETAIL_BYTES >> 20} MB or damaged: sorted by size, such outputs come last."
         )
-    return OutputSizes(sizes, tuple(cuts), time.time())
+    return OutputSizes(sizes, tuple(cuts))
 
 
 Order = Literal["step", "-step", "state", "-state", "since", "-since", "size", "-size"]
@@ -360,7 +421,7 @@ class OutputFilter:
 
     def select(self, listed: OutputList) -> list[ListedOutput]:
         """Return the outputs of a list that it admits, in their order."""
-        named = {path for file in listed.experiment_files.files if file.path == self.file for path in file.outputs}
+        named = listed.named_by.get(self.file, frozenset())
         return [output for output in listed.outputs if self._admits(output) and (not self.file or output.path in named)]
 
     def _admits(self, output: ListedOutput) -> bool:
@@ -387,15 +448,15 @@ class StateCounts:
     states: Mapping[RecordState, int]
 
 
-def count_states(name: str, outputs: Iterable[ListedOutput]) -> StateCounts:
-    """Count the outputs of ``name`` by state, in the order of ``RecordState``."""
-    counts = Counter(output.status.state for output in outputs)
+def count_states(name: str, states: Iterable[RecordState]) -> StateCounts:
+    """Count the states of the outputs of ``name``, in the order of ``RecordState``."""
+    counts = Counter(states)
     return StateCounts(name, {state: counts[state] for state in RecordState if counts[state]})
 
 
 def experiments_of(outputs: Iterable[ListedOutput]) -> list[StateCounts]:
     """Return all experiments of the outputs, in order; last, with an empty name, outputs of which none is known."""
-    by_name: dict[str, list[ListedOutput]] = {}
+    by_name: dict[str, list[RecordState]] = {}
     for output in outputs:
-        by_name.setdefault(output.experiment, []).append(output)
+        by_name.setdefault(output.experiment, []).append(output.status.state)
     return [count_states(name, by_name[name]) for name in sorted(by_name, key=lambda name: (name == "", name))]

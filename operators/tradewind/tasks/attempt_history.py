@@ -51,12 +51,13 @@ MAX_TRACE: Final = 20_000
 _MAX_REASON: Final = 500
 """Characters of the reason of an event: there are up to 8,000."""
 _MAX_ATTEMPT_BYTES: Final = 4 << 20
+"""Of all attempts' files; of four at once, so as much again at most."""
 _READ_TOGETHER: Final = 4
 """Attempts' files in memory together."""
 _MAX_METRICS_BYTES: Final = 16 << 20
 """Of a larger file the goodput is unknown."""
-_MAX_EVENTS: Final = 60_000
-"""Events of all timelines together, after which no older one is read."""
+_MAX_EVENTS: Final = 20_000
+"""Events of all timelines together, after which no older one is read; one that cannot be read counts as a quarter."""
 _NOT_READ: Final = "The timeline of its pod is not read: those of the newer attempts are very long."
 _MAX_CHECKPOINTS: Final = 50
 _CHECKPOINTS: Final = "checkpoints"
@@ -221,15 +222,16 @@ def read_attempt_history(output_path: str, record: Record, now: float) -> Attemp
     shown = numbers[::-1][:MAX_ATTEMPTS]
     active = record.lease.attempt if record.state is RecordState.AT_WORK and record.lease is not None else None
     reports: list[AttemptReport] = []
-    events_left = _MAX_EVENTS
+    events_left, bytes_left = _MAX_EVENTS, _MAX_ATTEMPT_BYTES
     for start in range(0, len(shown), _READ_TOGETHER):
         files = {attempt_path(output_path, number): number for number in shown[start : start + _READ_TOGETHER]}
-        contents = read_contents(list(files), _MAX_ATTEMPT_BYTES)
+        contents = read_contents(list(files), bytes_left)
+        bytes_left = max(bytes_left - sum(len(each.text) for each in contents.values()), 0)
         for file, number in files.items():
             found = _read_attempt(output_path, number, file, contents.get(file))
             if isinstance(found, Attempt):
                 events, problem = _read_events(output_path, number) if events_left > 0 else ([], _NOT_READ)
-                events_left -= len(events)
+                events_left -= _MAX_EVENTS // 4 if problem else len(events)
                 found = report_attempt(found, events, output_path, is_active=number == active, now=now)
                 found = found if problem is None else replace(found, problem=_cut(problem))
             reports.append(found)

@@ -13,12 +13,14 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, HTTPException, Query, Response
 from fastapi.responses import StreamingResponse
+from starlette.concurrency import run_in_threadpool
 
 from tradewind.browsing import refusals
 from tradewind.browsing.answers import Description, EntryPage, Root, RowPage, TextPage, WholeValue
 from tradewind.browsing.limits import MAX_LISTED, MAX_ROWS, MAX_TEXT_BYTES, MAX_VALUE_CHARS, VALUE_CHARS
 from tradewind.browsing.pool import Answer, shared_pool
 from tradewind.storage import Roots
+from tradewind_ui.api.json_response import JsonResponse
 from tradewind_ui.api.security import READS_DATA, AllowedRoots
 
 router = APIRouter(prefix="/data", dependencies=READS_DATA)
@@ -34,6 +36,8 @@ _STATUSES: Final = {
     refusals.StoreSilentError: 503,
 }
 _PASSING: Final = (429, 503)
+_UNPACKED: Final = {"Content-Encoding": "identity"}
+"""Airflow packs answers without it, in the thread that serves all requests, and drops their length."""
 _RETRY_S: Final = "5"
 _MAX_PIECE_TRIES: Final = 10
 _PIECE_PAUSE_S: Final = 2.0
@@ -131,7 +135,7 @@ async def data_text(
 async def data_image(roots: AllowedRoots, path: Path) -> Response:
     """Return a PNG, JPEG, GIF or WebP."""
     answer = await _ask("image", roots, path=path)
-    return Response(answer.body, media_type=str(answer.head["type"]))
+    return Response(answer.body, headers=_UNPACKED, media_type=str(answer.head["type"]))
 
 
 @router.get("/download", response_class=Response)
@@ -140,7 +144,8 @@ async def data_download(roots: AllowedRoots, path: Path) -> Response:
     first = await _ask("piece", roots, path=path, offset=0)
     size, state = int(first.head["size"]), str(first.head["state"])
     name = quote(path.rstrip("/").rpartition("/")[2], safe="")
-    headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{name}", "Content-Length": str(size)}
+    disposition = f"attachment; filename*=UTF-8''{name}"
+    headers = {"Content-Disposition": disposition, "Content-Length": str(size), **_UNPACKED}
 
     async def pieces() -> AsyncIterator[bytes]:
         """Yield the file; an error ends the answer short of its length, which the browser reports."""
@@ -171,7 +176,7 @@ async def _next_piece(roots: Roots, path: str, offset: int, state: str) -> bytes
 async def _answered(call: str, roots: Roots, **arguments: Any) -> Response:
     """Return a reader's JSON as it is: it is not parsed again here, however many rows it has."""
     answer = await _ask(call, roots, **arguments)
-    return Response(answer.body, media_type=str(answer.head["type"]))
+    return await run_in_threadpool(JsonResponse, answer.body)
 
 
 async def _ask(call: str, roots: Roots, **arguments: Any) -> Answer:

@@ -6,19 +6,21 @@ A list of 10,000 outputs takes seconds on a disk and more in a bucket, so reques
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any, Final, TypeVar
 
-from fastapi import APIRouter, HTTPException, Query
+from fastapi import APIRouter, HTTPException, Query, Response
 from starlette.concurrency import run_in_threadpool
 
 from tradewind.deployment.fleet import deployment_roots
 from tradewind.evaluation.boards import EvaluationBoards, read_boards
 from tradewind.recipes.speedruns.found import SpeedrunBoards, read_speedrun_boards
-from tradewind.records.experiment_files import ExperimentFile, is_below
 from tradewind.records.listing import (
+    ListedFile,
     ListedOutput,
     Order,
     OutputDetails,
@@ -26,7 +28,6 @@ from tradewind.records.listing import (
     OutputList,
     OutputSizes,
     StateCounts,
-    count_states,
     experiments_of,
     in_order,
     list_outputs,
@@ -40,6 +41,7 @@ from tradewind.storage import StorageError, UnsupportedStoreError, UnusablePathE
 from tradewind.storage.confinement import confined_to
 from tradewind.storage.errors import RecordsError
 from tradewind.text import single_line
+from tradewind_ui.api.json_response import JsonResponse
 from tradewind_ui.api.security import READS_DATA
 
 router = APIRouter(prefix="/experiments", dependencies=READS_DATA)
@@ -84,8 +86,7 @@ class OutputsPage:
         experiments: All experiments, at most ``MAX_EXPERIMENTS``, whatever the filter.
         notes: Sentences that say what is left out.
         took_s: Seconds that the read took.
-        read_at: When it ended, or the read of sizes, in seconds since the epoch. Only pages of the same time are parts
-            of one list.
+        order: Of the admitted outputs, a number. Only pages with the same one are parts of one list.
     """
 
     prefix: str
@@ -98,31 +99,7 @@ class OutputsPage:
     experiments: list[StateCounts]
     notes: list[str]
     took_s: float
-    read_at: float
-
-
-@dataclass(frozen=True)
-class FileRow:
-    """A file of an experiment.
-
-    Attributes:
-        steps: Number of its steps.
-        counts: States of those of its outputs that are in the list.
-        missing: Number of its outputs below the prefix that are not in the list: without a record, or beyond its end.
-        elsewhere: Number of its outputs that are not below the prefix.
-    """
-
-    path: str
-    name: str
-    created: str
-    user: str
-    commit: str | None
-    caller: str
-    problem: str | None
-    steps: int
-    counts: StateCounts
-    missing: int
-    elsewhere: int
+    order: int
 
 
 @dataclass(frozen=True)
@@ -136,7 +113,7 @@ class FilesPage:
 
     prefix: str
     reading_s: float | None
-    files: list[FileRow]
+    files: list[ListedFile]
     left_out: int
     notes: list[str]
 
@@ -172,7 +149,7 @@ _SIZES: Final[SharedReads[OutputSizes]] = _reads()
 _BOARDS: Final[SharedReads[_Boards]] = _reads()
 
 
-@router.get("/outputs")
+@router.get("/outputs", response_model=OutputsPage)
 async def experiment_outputs(
     prefix: Prefix = "",
     text: Text = "",
@@ -184,7 +161,7 @@ async def experiment_outputs(
     sort: Order | None = None,
     offset: Annotated[int, Query(ge=0)] = 0,
     limit: Annotated[int, Query(ge=1, le=200)] = 100,
-) -> OutputsPage:
+) -> Response:
     """Return a page of the outputs below a prefix that the filter admits.
 
     Args:
@@ -196,18 +173,27 @@ async def experiment_outputs(
     """
     prefix, roots = await run_in_threadpool(_checked, prefix)
     listed, reading_s = await _list(prefix)
-    sizes: OutputSizes | None = OutputSizes({}, (), 0.0)
+    sizes: OutputSizes | None = OutputSizes({}, ())
     if listed is not None and sort in ("size", "-size"):
         sizes, sizing_s = await _read_sizes(prefix, listed)
         reading_s = sizing_s if reading_s is None else reading_s
     if listed is None or sizes is None:
-        return OutputsPage(prefix, roots, reading_s, [], offset, 0, 0, [], [], 0.0, 0.0)
-    admitted = OutputFilter(text, frozenset(state or ()), producer, experiment, pinned, file).select(listed)
+        return JsonResponse(OutputsPage(prefix, roots, reading_s, [], offset, 0, 0, [], [], 0.0, 0))
+    wanted = OutputFilter(text, frozenset(state or ()), producer, experiment, pinned, file)
+    page = partial(_page, listed, sizes, wanted, sort, offset, limit)
+    found = await run_in_threadpool(_answered, prefix, page)
+    return await run_in_threadpool(JsonResponse, replace(found, roots=roots, reading_s=reading_s))
+
+
+def _page(
+    listed: OutputList, sizes: OutputSizes, wanted: OutputFilter, sort: Order | None, offset: int, limit: int
+) -> OutputsPage:
+    admitted = wanted.select(listed)
     if sort is not None:
         admitted = in_order(admitted, sort, sizes.size_bytes)
     versions = Counter((output.experiment, output.step) for output in admitted)
     shown = admitted[offset : offset + limit]
-    details = await run_in_threadpool(_answered, prefix, lambda: read_details([each.status for each in shown]))
+    details = read_details([each.status for each in shown])
     rows = [
         OutputRow(output, detail, versions[output.experiment, output.step])
         for output, detail in zip(shown, details, strict=True)
@@ -217,9 +203,9 @@ async def experiment_outputs(
     if len(experiments) > MAX_EXPERIMENTS:
         notes.append(f"{MAX_EXPERIMENTS} of {len(experiments):,} experiments are offered: narrow the prefix.")
     return OutputsPage(
-        prefix=prefix,
-        roots=roots,
-        reading_s=reading_s,
+        prefix=listed.prefix,
+        roots=[],
+        reading_s=None,
         rows=rows,
         offset=offset,
         admitted=len(admitted),
@@ -227,28 +213,26 @@ async def experiment_outputs(
         experiments=experiments[:MAX_EXPERIMENTS],
         notes=notes,
         took_s=round(listed.took_s, 2),
-        read_at=max(listed.read_at, sizes.read_at),
+        order=zlib.crc32("\n".join(each.path for each in admitted).encode(errors="replace")),
     )
 
 
-@router.get("/files")
-async def experiment_files(prefix: Prefix = "") -> FilesPage:
+@router.get("/files", response_model=FilesPage)
+async def experiment_files(prefix: Prefix = "") -> Response:
     """Return the files of experiments beside a prefix and the folders above it."""
     prefix, _ = await run_in_threadpool(_checked, prefix)
     listed, reading_s = await _list(prefix)
     if listed is None:
-        return FilesPage(prefix, reading_s, [], 0, [])
-    outputs = {output.path: output for output in listed.outputs}
-    files = listed.experiment_files.of(prefix)
+        return JsonResponse(FilesPage(prefix, reading_s, [], 0, []))
     notes = list(listed.cuts)
-    if len(files) > MAX_FILES:
-        notes.append(f"The newest {MAX_FILES} of {len(files):,} files are shown.")
-    rows = [_file_row(prefix, each, outputs) for each in files[:MAX_FILES]]
-    return FilesPage(prefix, reading_s, rows, len(listed.experiment_files.files) - len(files), notes)
+    if len(listed.files) > MAX_FILES:
+        notes.append(f"The newest {MAX_FILES} of {len(listed.files):,} files are shown.")
+    page = FilesPage(prefix, reading_s, list(listed.files[:MAX_FILES]), listed.files_left_out, notes)
+    return await run_in_threadpool(JsonResponse, page)
 
 
-@router.get("/leaderboards")
-async def experiment_leaderboards(prefix: Prefix = "") -> Leaderboards:
+@router.get("/leaderboards", response_model=Leaderboards)
+async def experiment_leaderboards(prefix: Prefix = "") -> Response:
     """Return leaderboards of the evaluations and speedruns below a prefix."""
     prefix, _ = await run_in_threadpool(_checked, prefix)
     listed, reading_s = await _list(prefix)
@@ -257,26 +241,9 @@ async def experiment_leaderboards(prefix: Prefix = "") -> Leaderboards:
         boards, boards_s = await _read_boards(prefix, [output.path for output in listed.outputs])
         reading_s = boards_s if reading_s is None else reading_s
     if listed is None or boards is None:
-        return Leaderboards(prefix, reading_s, EvaluationBoards((), ()), SpeedrunBoards((), ()), [])
-    return Leaderboards(prefix, reading_s, boards.evaluations, boards.speedruns, list(listed.cuts))
-
-
-def _file_row(prefix: str, file: ExperimentFile, outputs: dict[str, ListedOutput]) -> FileRow:
-    own = [outputs[path] for path in file.outputs if path in outputs]
-    elsewhere = sum(not is_below(path, prefix) for path in file.outputs)
-    return FileRow(
-        path=file.path,
-        name=file.name,
-        created=file.created,
-        user=file.user,
-        commit=file.commit,
-        caller=file.caller,
-        problem=file.problem,
-        steps=len(file.outputs),
-        counts=count_states(file.name, own),
-        missing=len(file.outputs) - len(own) - elsewhere,
-        elsewhere=elsewhere,
-    )
+        return JsonResponse(Leaderboards(prefix, reading_s, EvaluationBoards((), ()), SpeedrunBoards((), ()), []))
+    found = Leaderboards(prefix, reading_s, boards.evaluations, boards.speedruns, list(listed.cuts))
+    return await run_in_threadpool(JsonResponse, found)
 
 
 def _checked(prefix: str) -> tuple[str, list[str]]:

@@ -158,18 +158,18 @@ def attempts_of_step(path: OutputPath) -> Response:
 def metrics_of_step(
     path: OutputPath,
     name: Annotated[list[str] | None, Query(max_length=MAX_CURVES)] = None,
-    offset: Annotated[int, Query(ge=0)] = 0,
+    after: Annotated[str, Query(max_length=30)] = "",
     version: Hash | None = None,
 ) -> Response:
     """Return curves of the metrics of a step, or of another version of it.
 
     Args:
         name: Only these metrics; repeat the parameter.
-        offset: ``offset`` of the answer before: only rows after it.
+        after: ``place`` of the answer before: only rows after it.
         version: Hash of another version of the same step.
     """
     with answering_for_stores():
-        return JsonResponse(read_curves(metrics_path(_version_path(path, version)), name or (), offset))
+        return JsonResponse(read_curves(metrics_path(_version_path(path, version)), name or (), after))
 
 
 @router.get(f"/progress/{_TASK}", response_model=PipelineProgress | None, dependencies=READS_LOGS)

@@ -52,7 +52,16 @@ def test_speedrun_without_a_number_is_named(tmp_path: Path, info: dict[str, Any]
 
 
 @pytest.mark.parametrize(
-    "text", ["{", '{"runs": []}', '{"runs": [{"other": 1}]}', '{"runs": [1]}', "[" * 10_000, " " * ((1 << 20) + 1)]
+    "text",
+    [
+        "{",
+        '{"runs": []}',
+        '{"runs": [{"other": 1}]}',
+        '{"runs": [1]}',
+        "[" * 10_000,
+        " " * ((1 << 20) + 1),
+        '{"x": [' + "[]," * 50_000 + "0]}",
+    ],
 )
 def test_unreadable_results_are_named_beside_the_others(tmp_path: Path, text: str) -> None:
     paths = [write(tmp_path, "good", {"eval_loss": 2.0}), write(tmp_path, "bad")]

@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
+import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, Final
@@ -29,6 +31,8 @@ MAX_CURVES: Final = 8
 MAX_BYTES: Final = 4 << 20
 """Bytes of one read."""
 _TAIL_BYTES: Final = 1 << 20
+_HEAD_BYTES: Final = 4096
+_PLACE: Final = re.compile(r"([0-9]{1,15})@([0-9a-f]{8})")
 _RANGES: Final = 32
 _MAX_DEFAULT: Final = 2
 _MAX_NAME_CHARS: Final = 200
@@ -56,7 +60,7 @@ class Curves:
 
     Attributes:
         names: All names of metrics among the rows that were read, in the order in which a page offers them.
-        offset: Where the next read continues; smaller than the one given if the file was replaced.
+        place: Where the next read continues, with a mark of the file's first row.
         is_new: The rows are not the continuation of an earlier read: replace what is shown.
         rows: How many rows were read.
         sampled: The file is larger than one read, so rows between the ranges are missing.
@@ -67,7 +71,7 @@ class Curves:
     path: str
     names: tuple[str, ...]
     curves: tuple[Curve, ...]
-    offset: int
+    place: str
     is_new: bool
     rows: int
     sampled: bool
@@ -80,8 +84,11 @@ def metrics_path(output_path: str) -> str:
     return join(output_path, METRICS_FILE)
 
 
-def read_curves(path: str, names: Collection[str] = (), offset: int = 0) -> Curves | None:
-    """Return the curves of these names, by default of the losses, from ``offset`` on; None without a file.
+def read_curves(path: str, names: Collection[str] = (), after: str = "") -> Curves | None:
+    """Return the curves of these names, by default of the losses; None without a file.
+
+    Args:
+        after: ``place`` of an earlier read: only rows after it, unless the file begins with another row since.
 
     Raises:
         ValueError: It is no regular file.
@@ -89,17 +96,33 @@ def read_curves(path: str, names: Collection[str] = (), offset: int = 0) -> Curv
     """
     try:
         size = _size(path)
-        is_new = not 0 < offset <= size
-        start = 0 if is_new else offset
-        ranges = list(_ranges(start, size))
-        read = _read(path, ranges)
+        offset, known = _parse_place(after)
+        start = offset if offset <= size else 0
+        mark, ranges, read = _read_from(path, start, size)
+        if start and mark != known:  # a training that begins anew writes the file anew
+            start = 0
+            mark, ranges, read = _read_from(path, start, size)
     except (FileNotFoundError, NotADirectoryError):
         return None
     points = _Points(names)
     end = start
     for (first, _), data in zip(ranges, read, strict=True):
         end = points.add(data, first, is_whole=first == start)
-    return points.curves(path, end, is_new=is_new, sampled=len(ranges) > 1)
+    return points.curves(path, f"{end}@{mark}", is_new=start == 0, sampled=len(ranges) > 1)
+
+
+def _parse_place(place: str) -> tuple[int, str]:
+    """Return the offset and the mark of a place; zero for a text that is none."""
+    found = _PLACE.fullmatch(place)
+    return (int(found[1]), found[2]) if found else (0, "")
+
+
+def _read_from(path: str, start: int, size: int) -> tuple[str, list[tuple[int, int]], list[bytes]]:
+    """Return the mark of the file's first row, and the ranges from ``start`` on with their bytes."""
+    ranges = list(_ranges(start, size))
+    head, *read = _read(path, [(0, min(size, _HEAD_BYTES)), *ranges])
+    first_row = head[: head.find(b"\n") + 1] or head
+    return f"{zlib.crc32(first_row):08x}", ranges, read
 
 
 class _Points:
@@ -142,7 +165,7 @@ class _Points:
             elif not self._wanted and len(self._points) == len(_PREFERRED):
                 self._points[name] = {self._last_step or 0: number}  # shown if there is no loss
 
-    def curves(self, path: str, offset: int, *, is_new: bool, sampled: bool) -> Curves:
+    def curves(self, path: str, place: str, *, is_new: bool, sampled: bool) -> Curves:
         """Return the curves of the wanted names, or of the first that are usually wanted."""
         names = (*(name for name in _PREFERRED if name in self._names), *self._names)
         chosen = self._wanted or [name for name, points in self._points.items() if points][:_MAX_DEFAULT]
@@ -155,7 +178,7 @@ class _Points:
             path,
             tuple(dict.fromkeys(names)),
             tuple(found),
-            offset,
+            place,
             is_new,
             self._rows,
             sampled,

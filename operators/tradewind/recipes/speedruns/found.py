@@ -13,13 +13,16 @@ from tradewind.recipes.metrics.file import is_measure
 from tradewind.recipes.speedruns.board import Entry, Rules, rank_runs, submitter_of
 from tradewind.recipes.speedruns.results import C4_BITS_PER_BYTE, RESULTS_FILE
 from tradewind.records.parsing import OBJECT, RecordFormatError, list_of, parse_fields, parse_object
-from tradewind.storage.bounded_read import Content
+from tradewind.storage.bounded_read import Content, value_count
 from tradewind.text import single_line
 
 MAX_SPEEDRUNS: Final = 2_000
 _MAX_BYTES: Final = 1 << 20
-_FILES_AT_ONCE: Final = 64
+_MAX_VALUES: Final = 50_000
+"""Values in a file: a small one takes 200 bytes of memory when it is parsed."""
+_FILES_AT_ONCE: Final = 16
 _COST: Final = "model_flops"
+_SHOWN: Final = (_COST, "training_time", "model_size", "total_tokens", "num_devices")
 _METRICS: Final = (C4_BITS_PER_BYTE, "eval_loss")
 """Numbers to rank by, lower first: Marin's, which all speedruns share, and the loss on a run's own validation sets."""
 
@@ -77,21 +80,24 @@ def read_speedrun_boards(prefix: str, output_paths: Sequence[str]) -> SpeedrunBo
     Raises:
         StoreUnavailableError: The store does not answer.
     """
-    found: dict[str, Mapping[str, Any]] = {}
+    runs: list[RunResult] = []
+    about: dict[str, dict[str, Any]] = {}
     problems: list[str] = []
     for path, content in _contents(output_paths):
-        if len(found) == MAX_SPEEDRUNS:
+        if len(runs) == MAX_SPEEDRUNS:
             problems.append(f"The first {MAX_SPEEDRUNS:,} speedruns are shown: narrow the prefix to see the others.")
             break
         try:
-            found[path] = _run_info(content)
+            info = _run_info(content)
         except RecordFormatError as flaw:
             problems.append(f"{path}: its {RESULTS_FILE} holds no results, because {flaw}.")
             continue
-        if not any(is_measure(found[path].get(metric)) for metric in _METRICS):
+        runs.append(RunResult(path, results=_numbers(info)))
+        about[path] = submitter_of(info)
+        if not any(metric in runs[-1].results for metric in _METRICS):
             names = " nor ".join(_METRICS)
             problems.append(f"{path}: its {RESULTS_FILE} has neither {names}: none was measured, or none was finite.")
-    boards = [_board(prefix, metric, found) for metric in _METRICS]
+    boards = [_board(prefix, metric, runs, about) for metric in _METRICS]
     return SpeedrunBoards(tuple(board for board in boards if board.runs), tuple(problems))
 
 
@@ -108,6 +114,8 @@ def _run_info(content: Content) -> Mapping[str, Any]:
     """Return the newest run in a file."""
     if content.flaw is not None:
         raise RecordFormatError(content.flaw)
+    if value_count(content.text) > _MAX_VALUES:
+        raise RecordFormatError(f"it holds more than {_MAX_VALUES:,} values")
     runs = parse_fields(parse_object(content.text), {"runs": list_of(OBJECT)}, ("runs",))["runs"]
     if not runs:
         raise RecordFormatError("it holds no run")
@@ -115,16 +123,14 @@ def _run_info(content: Content) -> Mapping[str, Any]:
     return info
 
 
-def _board(prefix: str, metric: str, found: Mapping[str, Mapping[str, Any]]) -> SpeedrunBoard:
-    numbers = {path: _numbers(info) for path, info in found.items()}
-    runs = [RunResult(path, results=results) for path, results in numbers.items() if metric in results]
-    about = {path: submitter_of(info) for path, info in found.items()}
-    entries = rank_runs(runs, about, Rules(metric, _COST))
+def _board(prefix: str, metric: str, runs: Sequence[RunResult], about: Mapping[str, dict[str, Any]]) -> SpeedrunBoard:
+    measured = [run for run in runs if metric in run.results]
+    entries = rank_runs(measured, about, Rules(metric, _COST))
     return SpeedrunBoard(metric, tuple(_score(prefix, metric, entry) for entry in entries))
 
 
 def _numbers(info: Mapping[str, Any]) -> dict[str, float]:
-    measures = {name: float(value) for name, value in info.items() if is_measure(value)}
+    measures = {name: float(info[name]) for name in (*_METRICS, *_SHOWN) if is_measure(info.get(name))}
     return {name: value for name, value in measures.items() if name in _METRICS or math.isfinite(value)}
 
 

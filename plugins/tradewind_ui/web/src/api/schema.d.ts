@@ -465,7 +465,7 @@ export interface paths {
          *
          *     Args:
          *         name: Only these metrics; repeat the parameter.
-         *         offset: ``offset`` of the answer before: only rows after it.
+         *         after: ``place`` of the answer before: only rows after it.
          *         version: Hash of another version of the same step.
          */
         get: operations["metrics_of_step_api_steps_metrics__dag_id___task_id___run_id__get"];
@@ -1046,7 +1046,7 @@ export interface components {
          *
          *     Attributes:
          *         names: All names of metrics among the rows that were read, in the order in which a page offers them.
-         *         offset: Where the next read continues; smaller than the one given if the file was replaced.
+         *         place: Where the next read continues, with a mark of the file's first row.
          *         is_new: The rows are not the continuation of an earlier read: replace what is shown.
          *         rows: How many rows were read.
          *         sampled: The file is larger than one read, so rows between the ranges are missing.
@@ -1064,10 +1064,10 @@ export interface components {
             last_step?: number | null;
             /** Names */
             names: string[];
-            /** Offset */
-            offset: number;
             /** Path */
             path: string;
+            /** Place */
+            place: string;
             /** Rows */
             rows: number;
             /** Sampled */
@@ -1132,7 +1132,7 @@ export interface components {
             /** Facts */
             facts?: components["schemas"]["Fact"][];
             /** Files */
-            files?: components["schemas"]["ListedFile"][];
+            files?: components["schemas"]["tradewind__browsing__answers__ListedFile"][];
             /** Format */
             format: string;
             /**
@@ -1280,39 +1280,6 @@ export interface components {
             shard: number;
         };
         /**
-         * FileRow
-         * @description A file of an experiment.
-         *
-         *     Attributes:
-         *         steps: Number of its steps.
-         *         counts: States of those of its outputs that are in the list.
-         *         missing: Number of its outputs below the prefix that are not in the list: without a record, or beyond its end.
-         *         elsewhere: Number of its outputs that are not below the prefix.
-         */
-        FileRow: {
-            /** Caller */
-            caller: string;
-            /** Commit */
-            commit: string | null;
-            counts: components["schemas"]["StateCounts"];
-            /** Created */
-            created: string;
-            /** Elsewhere */
-            elsewhere: number;
-            /** Missing */
-            missing: number;
-            /** Name */
-            name: string;
-            /** Path */
-            path: string;
-            /** Problem */
-            problem: string | null;
-            /** Steps */
-            steps: number;
-            /** User */
-            user: string;
-        };
-        /**
          * FilesPage
          * @description The files of experiments beside a prefix, and those above that name an output below it, the newest first.
          *
@@ -1322,7 +1289,7 @@ export interface components {
          */
         FilesPage: {
             /** Files */
-            files: components["schemas"]["FileRow"][];
+            files: components["schemas"]["tradewind__records__listing__ListedFile"][];
             /** Left Out */
             left_out: number;
             /** Notes */
@@ -1518,20 +1485,6 @@ export interface components {
             /** Reading S */
             reading_s: number | null;
             speedruns: components["schemas"]["SpeedrunBoards"];
-        };
-        /**
-         * ListedFile
-         * @description A file of a manifest; ``path`` is absolute.
-         */
-        ListedFile: {
-            /** Checksum */
-            checksum: string | null;
-            /** Name */
-            name: string;
-            /** Path */
-            path: string;
-            /** Size */
-            size: number;
         };
         /**
          * ListedOutput
@@ -1753,8 +1706,7 @@ export interface components {
          *         experiments: All experiments, at most ``MAX_EXPERIMENTS``, whatever the filter.
          *         notes: Sentences that say what is left out.
          *         took_s: Seconds that the read took.
-         *         read_at: When it ended, or the read of sizes, in seconds since the epoch. Only pages of the same time are parts
-         *             of one list.
+         *         order: Of the admitted outputs, a number. Only pages with the same one are parts of one list.
          */
         OutputsPage: {
             /** Admitted */
@@ -1765,10 +1717,10 @@ export interface components {
             notes: string[];
             /** Offset */
             offset: number;
+            /** Order */
+            order: number;
             /** Prefix */
             prefix: string;
-            /** Read At */
-            read_at: number;
             /** Reading S */
             reading_s: number | null;
             /** Roots */
@@ -2987,6 +2939,53 @@ export interface components {
             /** Text */
             text: string;
         };
+        /**
+         * ListedFile
+         * @description A file of a manifest; ``path`` is absolute.
+         */
+        tradewind__browsing__answers__ListedFile: {
+            /** Checksum */
+            checksum: string | null;
+            /** Name */
+            name: string;
+            /** Path */
+            path: string;
+            /** Size */
+            size: number;
+        };
+        /**
+         * ListedFile
+         * @description A file of an experiment, in which an executor says what belongs together; see ``ExperimentFile``.
+         *
+         *     Attributes:
+         *         steps: Number of its steps.
+         *         counts: States of those of its outputs that are in the list.
+         *         missing: Number of its outputs below the prefix that are not in the list: without a record, or beyond its end.
+         *         elsewhere: Number of its outputs that are not below the prefix.
+         */
+        tradewind__records__listing__ListedFile: {
+            /** Caller */
+            caller: string;
+            /** Commit */
+            commit: string | null;
+            counts: components["schemas"]["StateCounts"];
+            /** Created */
+            created: string;
+            /** Elsewhere */
+            elsewhere: number;
+            /** Missing */
+            missing: number;
+            /** Name */
+            name: string;
+            /** Path */
+            path: string;
+            /** Problem */
+            problem: string | null;
+            /** Steps */
+            steps: number;
+            /** User */
+            user: string;
+        };
     };
     responses: never;
     parameters: never;
@@ -3664,7 +3663,7 @@ export interface operations {
         parameters: {
             query?: {
                 name?: string[] | null;
-                offset?: number;
+                after?: string;
                 version?: string | null;
                 map_index?: number;
             };

@@ -29,7 +29,7 @@ const PAGE: Schemas["OutputsPage"] = {
   notes: ["There may be more outputs: narrow the prefix."],
   offset: 0,
   prefix: "/store",
-  read_at: 1,
+  order: 1,
   reading_s: null,
   roots: ["/store", "gs://b"],
   rows: [outputRow("a", "2"), outputRow("a", "1"), outputRow("b")],
@@ -104,10 +104,10 @@ it("shows more of one list, also while a newer one is read", async () => {
   serve(200, { ...PAGE, admitted: 4, total: 4 });
   show(<Experiments />);
   const more = await screen.findByRole("button", { name: "Show more" });
-  serve(200, { ...PAGE, admitted: 4, offset: 3, read_at: 2, reading_s: 5, rows: [outputRow("c")], total: 4 });
+  serve(200, { ...PAGE, admitted: 4, offset: 3, order: 2, reading_s: 5, rows: [outputRow("c")], total: 4 });
   await userEvent.setup().click(more);
   expect(await screen.findByRole("link", { name: /Data of c/u })).toBeTruthy();
-  const { asked } = serve(200, { ...PAGE, admitted: 4, read_at: 2, total: 4 });
+  const { asked } = serve(200, { ...PAGE, admitted: 4, order: 2, total: 4 });
   await waitFor(() => expect(asked.map((url) => new URL(url).searchParams.get("offset"))).toEqual(["0", "3"]), { timeout: 25_000 });
 });
 

@@ -14,7 +14,7 @@ import type { ChangeView } from "./address";
 import { Notes, Reading } from "./Notes";
 import { useFiles } from "./queries";
 
-type FileRow = Schemas["FileRow"];
+type FileRow = Schemas["ListedFile"];
 
 const columnsOf = (change: ChangeView): readonly Column<FileRow>[] => [
   {

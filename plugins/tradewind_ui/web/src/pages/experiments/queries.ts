@@ -14,7 +14,7 @@ const untilRead = (readingS: number | null | undefined) => (typeof readingS === 
 
 /** Ask for all pages again until they are parts of one list: offsets of another one would skip or repeat outputs. */
 const untilOne = (pages: readonly OutputsPage[]) =>
-  pages.some((page) => page.reading_s !== null || page.read_at !== pages[0]?.read_at) ? READING_MS : false;
+  pages.some((page) => page.reading_s !== null || page.order !== pages[0]?.order) ? READING_MS : false;
 
 export const useOutputs = (view: View) =>
   useInfiniteQuery({

@@ -87,10 +87,10 @@ export const useDifference = (ids: Ids, old: string, now: string) =>
 export const useCurves = (ids: Ids, names: readonly string[], isActive: boolean, version?: string | null) => {
   const client = useQueryClient();
   const queryKey = ["step", "metrics", ids, version, names];
-  const read = (offset: number) =>
+  const read = (after: string) =>
     answered(
       api.GET("/api/steps/metrics/{dag_id}/{task_id}/{run_id}", {
-        params: { path: ids.path, query: { ...ids.query, name: [...names], offset, version: version ?? undefined } },
+        params: { path: ids.path, query: { ...ids.query, after, name: [...names], version: version ?? undefined } },
       }),
     );
 
@@ -98,9 +98,9 @@ export const useCurves = (ids: Ids, names: readonly string[], isActive: boolean,
     enabled: version !== null,
     queryFn: async () => {
       const known = client.getQueryData<Schemas["Curves"] | null>(queryKey);
-      const found = merged(known, await read(known?.offset ?? 0));
+      const found = merged(known, await read(known?.place ?? ""));
       const isLong = found?.curves.some((curve) => curve.steps.length > MAX_KEPT_POINTS) ?? false;
-      return isLong ? read(0) : found;
+      return isLong ? read("") : found;
     },
     queryKey,
     refetchInterval: every(POLL_MS, isActive),
