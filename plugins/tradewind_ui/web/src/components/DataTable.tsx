@@ -6,6 +6,7 @@ import type { KeyboardEvent, ReactNode } from "react";
 
 import { targetRow } from "./rowKeys";
 import { orderOf, sortAfterClick, sortOf } from "./rowOrder";
+import { useEdge } from "./SideScroll";
 import { Edge, Gap, HeaderCell, Line } from "./tableParts";
 import type { Column, Value } from "./tableParts";
 
@@ -80,8 +81,7 @@ const rowHeight = () => ROW_PX;
 /** A table whose rows are drawn only where they are seen. Arrows, Page Up and Down, Home and End move between rows. */
 export const DataTable = <Row,>(props: Props<Row>) => {
   const { columns, empty, focusOn, height = "70vh", label, onRowClick, rows, selected } = props;
-  const scroller = useRef<HTMLDivElement>(null);
-  const edge = useRef<HTMLDivElement>(null);
+  const { edge, scroller, showEdge } = useEdge();
   const wantsFocus = useRef(focusOn !== undefined);
   const { click, indexOf, keyAt, rowAt, sorting } = useOrdered(props);
   const [widths, setWidths] = useState<Readonly<Record<string, number>>>({});
@@ -112,14 +112,6 @@ export const DataTable = <Row,>(props: Props<Row>) => {
       }
     }
   });
-
-  const showEdge = () => {
-    if (scroller.current !== null && edge.current !== null) {
-      const { clientWidth, scrollLeft, scrollWidth } = scroller.current;
-      edge.current.hidden = scrollWidth - clientWidth - Math.abs(scrollLeft) <= 1;
-    }
-  };
-  useEffect(showEdge);
 
   const onKeyDown = (event: KeyboardEvent) => {
     const row = rowAt(active);

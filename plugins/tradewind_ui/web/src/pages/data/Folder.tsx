@@ -1,4 +1,4 @@
-import { Badge, Button, HStack, Stack, Text } from "@chakra-ui/react";
+import { Badge, Box, Button, HStack, Stack, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
 import { LuFile, LuFileQuestion, LuFolder, LuPackage } from "react-icons/lu";
 
@@ -29,9 +29,11 @@ const Name = ({ entry, terms }: { readonly entry: Entry; readonly terms: readonl
   return (
   <HStack gap={2} title={entry.target ? `${entry.name} → ${entry.target}` : entry.name}>
     <Icon aria-hidden="true" style={{ flexShrink: 0 }} />
-    <PathLink focus="first" isInRow path={entry.path}>
-      <Marked terms={terms} text={entry.kind === "file" || entry.kind === "other" ? entry.name : `${entry.name}/`} />
-    </PathLink>
+    <Box flexShrink="0" maxW="calc(100% - 24px)" truncate>
+      <PathLink focus="first" isInRow path={entry.path}>
+        <Marked terms={terms} text={entry.kind === "file" || entry.kind === "other" ? entry.name : `${entry.name}/`} />
+      </PathLink>
+    </Box>
     {entry.made_by ? <OutputTag made={entry.made_by} /> : null}
     {entry.target ? <Badge>link</Badge> : null}
   </HStack>

@@ -35,7 +35,7 @@ export const MakerLink = ({ made }: { readonly made: MadeBy }) => {
 
 /** Step, version and state of an output. Beside a name, it is what gives way: the name tells versions apart. */
 export const OutputTag = ({ made }: { readonly made: MadeBy }) => (
-  <HStack as="span" display="inline-flex" flexShrink={1000} gap={1} minW="0">
+  <HStack as="span" display="inline-flex" gap={1} minW="0">
     <Badge alignContent="center" colorPalette="purple" display="inline-block" minW="0" title={made.version ?? undefined} truncate>
       output{made.step ? ` of ${made.step}` : ""}
     </Badge>

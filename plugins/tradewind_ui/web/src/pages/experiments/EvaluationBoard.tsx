@@ -6,6 +6,7 @@ import type { Schemas } from "../../api/client";
 import { SamplesLink } from "../../components/DataLink";
 import { formatCount, formatNumber, formatTime, pluralize } from "../../components/format";
 import { dataLink } from "../../components/links";
+import { SideScroll } from "../../components/SideScroll";
 import { axisOf } from "./interval";
 import { IntervalBar } from "./IntervalBar";
 
@@ -86,7 +87,7 @@ export const EvaluationBoard = ({ board }: { readonly board: Board }) => {
             : ""}
         </Text>
       </HStack>
-      <Box overflowX="auto">
+      <SideScroll>
         <Table.Root aria-label={`Scores of ${board.title}`} size="sm">
           <Table.Header>
             <Table.Row>
@@ -112,7 +113,7 @@ export const EvaluationBoard = ({ board }: { readonly board: Board }) => {
             ))}
           </Table.Body>
         </Table.Root>
-      </Box>
+      </SideScroll>
       {more > 0 ? (
         <Button mt={1} onClick={() => setIsWhole(true)} size="xs" variant="ghost">
           {`Show ${formatCount(more)} more`}

@@ -5,6 +5,7 @@ import { Link as RouterLink } from "react-router-dom";
 import type { Schemas } from "../../api/client";
 import { formatCount, formatDuration, formatNumber, formatShortCount } from "../../components/format";
 import { dataLink } from "../../components/links";
+import { SideScroll } from "../../components/SideScroll";
 
 type Run = Schemas["SpeedrunScore"];
 
@@ -61,7 +62,7 @@ export const SpeedrunBoard = ({ board }: { readonly board: Schemas["SpeedrunBoar
         fewer.
         {board.metric === "eval_loss" ? " Losses are comparable only between runs with the same validation sets." : ""}
       </Text>
-      <Box overflowX="auto">
+      <SideScroll>
         <Table.Root aria-label={`Speedruns by ${board.metric}`} size="sm">
           <Table.Header>
             <Table.Row>
@@ -78,7 +79,7 @@ export const SpeedrunBoard = ({ board }: { readonly board: Schemas["SpeedrunBoar
             ))}
           </Table.Body>
         </Table.Root>
-      </Box>
+      </SideScroll>
       {more > 0 ? (
         <Button mt={1} onClick={() => setIsWhole(true)} size="xs" variant="ghost">
           {`Show ${formatCount(more)} more`}

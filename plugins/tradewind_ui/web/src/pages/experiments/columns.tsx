@@ -114,7 +114,7 @@ export const columnsOf = (onToggle: (key: string) => void): readonly Column<Line
     header: "Step",
     id: "step",
     value: valueOf(({ output }) => output.step),
-    width: 260,
+    width: 300,
   },
   {
     cell: ofOutput(({ output }) => <Code variant="plain">{output.version || "–"}</Code>),

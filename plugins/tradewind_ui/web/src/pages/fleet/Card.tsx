@@ -3,6 +3,7 @@ import { useEffect, useRef } from "react";
 import type { ReactNode } from "react";
 import { Link as RouterLink } from "react-router-dom";
 
+import { SideScroll } from "../../components/SideScroll";
 import { CardSpace, keepHeight, PLACE } from "./CardSpace";
 import { useHealth } from "./queries";
 import type { Health } from "./queries";
@@ -47,7 +48,7 @@ const Line = ({ cluster }: { readonly cluster: Health }) => {
 const TITLES = ["Cluster", "State", "Alarms", "Slices ready", "Jobs running", "Waiting"];
 
 const Lines = ({ clusters }: { readonly clusters: readonly Health[] }) => (
-  <Table.ScrollArea>
+  <SideScroll>
     <Table.Root size="sm">
       <Table.Header>
         <Table.Row>
@@ -64,7 +65,7 @@ const Lines = ({ clusters }: { readonly clusters: readonly Health[] }) => (
         ))}
       </Table.Body>
     </Table.Root>
-  </Table.ScrollArea>
+  </SideScroll>
 );
 
 const Shown = ({ children }: { readonly children: ReactNode }) => {
