@@ -132,7 +132,7 @@ def test_cause_is_found_at_any_depth(length: int) -> None:
     (change,) = changes_between(chain(length, 1), chain(length, 2))
     assert (change.step, change.what) == ("step0", "config.seed 1 → 2")
     assert change.way[0] == f"step{length - 2}" and change.way[-1] == "step0"
-    assert sentence([change]) == "because input `step0` changed: config.seed 1 → 2"
+    assert sentence([change]) == "config.seed 1 → 2 in input `step0`"
 
 
 def test_own_change_is_not_attributed_to_same_named_input() -> None:
@@ -208,7 +208,7 @@ def test_sentence_is_short_and_full_text_complete() -> None:
 
     found = changes_between(train(1, 0.003, False), train(2, 0.001, True))
     assert sentence(found) == (
-        "config.extra added (5), config.rate 0.003 → 0.001; because input `raw` changed: config.seed 1 → 2; and 1 more"
+        "config.extra added (5), config.rate 0.003 → 0.001; config.seed 1 → 2 in input `raw`; and 1 more"
     )
     assert full_text(found) == [
         "config.extra added (5)",

@@ -61,12 +61,11 @@ def test_new_version_is_explained_by_its_changes(tmp_path: Path) -> None:
     old = make(tmp_path, train(0.003))
     store(old, days_ago=1.2)
     assert reasons(make(tmp_path, train(0.001))[1:]) == {
-        "train": f"differs from version `{old[1].hash}` of 2027-01-14 03:12 UTC: config.learning_rate 0.003 → 0.001"
+        "train": f"config.learning_rate 0.003 → 0.001, since version `{old[1].hash}` of 2027-01-14 03:12 UTC"
     }
     assert reasons(make(tmp_path, train(0.003, seed=2))) == {
-        "tokenize": f"differs from version `{old[0].hash}` of 2027-01-14 03:12 UTC: config.seed 1 → 2",
-        "train": f"differs from version `{old[1].hash}` of 2027-01-14 03:12 UTC: "
-        "because input `tokenize` changed: config.seed 1 → 2",
+        "tokenize": f"config.seed 1 → 2, since version `{old[0].hash}` of 2027-01-14 03:12 UTC",
+        "train": f"config.seed 1 → 2 in input `tokenize`, since version `{old[1].hash}` of 2027-01-14 03:12 UTC",
     }
 
 
@@ -86,7 +85,7 @@ def test_earlier_versions_have_the_same_folder_and_name(tmp_path: Path) -> None:
     for name in ("runs/big/train", "train-x"):
         store(make(tmp_path, train(0.1, name=name)), days_ago=0)
     explained = reasons(make(tmp_path, train(0.2, name="runs/big/train"), train(0.2)))
-    assert explained["runs/big/train"].endswith("of 2027-01-15 08:00 UTC: config.learning_rate 0.1 → 0.2")
+    assert explained["runs/big/train"].startswith("config.learning_rate 0.1 → 0.2, since version")
     assert explained["train"] == "never ran"
     assert set(reasons(make(tmp_path / "nowhere", train(0.2))).values()) == {"never ran"}
     store(make(tmp_path, train(0.1)), days_ago=0)
@@ -115,7 +114,7 @@ def test_invalid_step_info_is_skipped(tmp_path: Path, content: bytes | None) -> 
         (broken / INFO_FILE).write_bytes(content)
         (broken / ".executor_status.lock").write_bytes(content)
     (tmp_path / "train-fedcba").write_text("a file")
-    assert "of 2027-01-13 08:00 UTC: config.learning_rate 0.1 → 0.2" in reasons([new])["train"]
+    assert reasons([new])["train"].endswith("0.1 → 0.2, since version `ea1fbc` of 2027-01-13 08:00 UTC")
 
 
 # ---- inputs that appear in records by name only
@@ -133,7 +132,7 @@ def chain(length: int, seed: int, override: str | None = None) -> ExecutorStep:
 def test_cause_is_found_through_stored_records(tmp_path: Path, length: int, override: str | None) -> None:
     store(make(tmp_path, chain(length, 1, override)), days_ago=1)
     [reason] = reasons(make(tmp_path, chain(length, 2, override))[-1:]).values()
-    assert reason.endswith("because input `s0` changed: config.seed 1 → 2")
+    assert reason.startswith("config.seed 1 → 2 in input `s0`, since version")
 
 
 def test_path_now_holding_other_version_is_not_trusted(tmp_path: Path) -> None:
@@ -220,7 +219,7 @@ def test_steps_of_long_chain_share_their_comparisons(tmp_path: Path, monkeypatch
         return compare_inputs(old, other)
 
     monkeypatch.setattr("tradewind.plans.differences.compare_inputs", record)
-    assert all(text.endswith("config.seed 1 → 2") for text in reasons(new).values())
+    assert all(text.startswith("config.seed 1 → 2") for text in reasons(new).values())
     assert len(compared) <= 2 * 300, "each version once, and once more where a record holds it whole"
 
 
@@ -333,7 +332,7 @@ def test_every_unfinished_step_has_a_reason(tmp_path: Path) -> None:
     new, failed, done = make(tmp_path, *map(rated, "abc"))
     records = [(new, Record()), (failed, Record(Status.FAILED)), (done, Record(Status.SUCCESS, has_output=True))]
     assert explain_steps(records, roots=EVERYWHERE).reasons == {
-        new.output_path: f"differs from version `{old.hash}`: config.rate 0.5 → 0.1",
+        new.output_path: f"config.rate 0.5 → 0.1, since version `{old.hash}`",
         failed.output_path: "failed before",
     }
 

@@ -15,6 +15,8 @@ from tradewind.plans.stored_versions import (
     list_versions,
     path_of_version,
     read_step_config,
+    read_step_result,
+    result_path,
 )
 from tradewind.records.info_files import INFO_FILE
 from tradewind.records.lease import Lease, Phase, lease_path
@@ -32,6 +34,27 @@ def entries(tmp_path: Path, config: Any, version: dict[str, Any], **more: Any) -
     write_info(f"{tmp_path}/train-aaaaaa", config, version, **more)
     found = read_step_config(f"{tmp_path}/train-aaaaaa", Roots.of([str(tmp_path)]))
     return [(each.depth, each.key, each.text, each.size, each.is_versioned, each.is_input) for each in found.entries]
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        (None, None),
+        ("null", None),
+        ('{"loss": 1.25, "parts": {"a": [1]}}', [("loss", "1.25"), ("parts", None), ("a", "[1]")]),
+        ("3", [("result", "3")]),
+        ("NaN", [("result", "NaN")]),
+        ("{", []),
+        ("[" + "[]," * 200_000 + "0]", []),
+    ],
+    ids=["none", "null", "object", "number", "NaN", "broken", "long"],
+)
+def test_result_is_what_the_function_returned(tmp_path: Path, text: str | None, lines: Any) -> None:
+    if text is not None:
+        write_text(result_path(str(tmp_path)), text)
+    found = read_step_result(str(tmp_path))
+    assert (found and [(each.key, each.text) for each in found.entries]) == lines
+    assert (found is not None and found.problem is not None) == (lines == [])
 
 
 def test_config_is_a_tree_with_versioned_values_marked(tmp_path: Path) -> None:
@@ -117,6 +140,11 @@ def test_versions_beside_an_output_are_listed_newest_first(tmp_path: Path) -> No
     assert [(each.hash, each.is_this, each.producer) for each in found.versions] == [
         ("cccccc", False, "run r of d"), ("bbbbbb", True, "run r of d"), ("aaaaaa", False, "run r of d"),
     ]  # fmt: skip
+    for name, version in (("aaaaaa", {"rate": 0.1, "seed": 1}), ("bbbbbb", {"rate": 0.2, "seed": 1, "size": 4})):
+        write_info(f"{tmp_path}/a/train-{name}", {}, version)
+    write_info(f"{tmp_path}/a/train-cccccc", {}, {"a": 1, "b": 2, "rate": 0.2, "seed": 1, "size": 4, "z": 3})
+    differs = [each.differs for each in list_versions(f"{tmp_path}/a/train-bbbbbb").versions]
+    assert differs == ["a 1, b 2 and 1 more", "", "rate 0.1, size unset"]
     alone = list_versions(f"{tmp_path}/a/overridden")
     assert [(each.hash, each.made_at) for each in alone.versions] == [("", None)]
 

@@ -170,7 +170,7 @@ def test_forged_link_is_left_out(server: Server, output: str, link: Any) -> None
 
 
 def test_task_without_step_says_why(server: Server) -> None:
-    assert "has no plan yet" in server.get("about")[1]["why_empty"]
+    assert "run has no plan, and" in server.get("about")[1]["why_empty"]
     assert server.get("attempts")[0] == 404
     server.plan(f"{server.store}/train-aaaaaa")
     assert "no step of the run's plan" in server.get("about", "other")[1]["why_empty"]

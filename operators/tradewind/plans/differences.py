@@ -266,7 +266,7 @@ def sentence(changes: Sequence[Change]) -> str:
     parts = []
     for step, group in groupby(changes[:MAX_CHANGES_PER_SENTENCE], key=lambda change: change.way and change.step):
         words = ", ".join(change.what for change in group)
-        parts.append(f"because input `{step}` changed: {words}" if step else words)
+        parts.append(f"{words} in input `{step}`" if step else words)
     more = len(changes) - MAX_CHANGES_PER_SENTENCE
     return "; ".join(parts) + (f"; and {more} more" if more > 0 else "")
 

@@ -179,7 +179,7 @@ def _reason(step: ResolvedStep, history: VersionHistory) -> str:
     nearest = history.nearest.get(step.output_path)
     if not nearest:
         return NEVER_RAN
-    return f"differs from {nearest[0].title}: {sentence(nearest[0].changes)}"
+    return f"{sentence(nearest[0].changes)}, since {nearest[0].title}"
 
 
 def _has_versioned_path(step: CurrentVersion) -> bool:

@@ -13,10 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tradewind.plans.config_rows import ConfigRow, compare_configs
+from tradewind.plans.config_rows import ConfigRow, Mark, compare_configs
 from tradewind.plans.differences import Change, Comparison
-from tradewind.plans.version_records import Budget, StoredVersions, Version, is_version
+from tradewind.plans.version_records import Budget, StoredVersions, Version, is_version, read_infos
 from tradewind.records.info_files import INFO_FILE, BadInfoError, parse_info
+from tradewind.records.manifests import RESULT_FILE
+from tradewind.records.parsing import RecordFormatError, parse
 from tradewind.records.record import RecordState, read_leases, read_records
 from tradewind.storage import Roots
 from tradewind.storage.bounded_read import value_count
@@ -33,6 +35,10 @@ _MAX_INFO_BYTES: Final = 4 << 20
 _MAX_INFO_VALUES: Final = 200_000
 _MAX_TEXT: Final = 1_000
 _MAX_SHORT_LIST: Final = 8
+_MAX_COMPARED: Final = 20
+"""Versions of which a list says in what they differ."""
+_MAX_DIFFERENCES: Final = 2
+_MAX_DIFFERENCE: Final = 100
 _MAX_DEPTH: Final = 24
 _MAX_PATH: Final = 10_000
 """Deeper values, and those whose path has more characters, are one line."""
@@ -99,6 +105,15 @@ class StepConfig:
 
 
 @dataclass(frozen=True)
+class StepResult:
+    """What a step's function returned, as the lines of a tree; ``problem`` says why it cannot be shown."""
+
+    entries: tuple[ConfigEntry, ...] = ()
+    left_out: int = 0
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
 class StoredVersion:
     """A version of a step whose output, or its record, is in the store.
 
@@ -106,6 +121,7 @@ class StoredVersion:
         made_at: When its lease was last written, in seconds since 1970; None if unknown.
         producer: The run or script that made it.
         is_this: It is the version that was asked about.
+        differs: Its values that are others in that version, in words; empty if they are not known.
     """
 
     hash: str
@@ -114,6 +130,7 @@ class StoredVersion:
     state: RecordState
     producer: str
     is_this: bool
+    differs: str = ""
 
 
 @dataclass(frozen=True)
@@ -163,6 +180,32 @@ def read_step_config(output_path: str, roots: Roots) -> StepConfig:
     )
 
 
+def result_path(output_path: str) -> str:
+    """Return the path of what the step's function returned."""
+    return posixpath.join(output_path, RESULT_FILE)
+
+
+def read_step_result(output_path: str) -> StepResult | None:
+    """Read what the step's function returned; None if that is nothing.
+
+    Raises:
+        StoreUnavailableError: The store does not answer.
+    """
+    file = result_path(output_path)
+    content = read_contents([file], _MAX_INFO_BYTES).get(file)
+    if content is None:
+        return None
+    try:
+        if content.flaw is not None or value_count(content.text) > _MAX_INFO_VALUES:
+            raise RecordFormatError(content.flaw or f"it has more than {_MAX_INFO_VALUES:,} values")
+        value = parse(content.text)
+    except RecordFormatError as flaw:
+        return StepResult(problem=f"{truncate_middle(file, _MAX_TEXT)} is not shown, because {flaw}.")
+    tree = _Tree(None)
+    lines = tree.lines(value, "result")
+    return None if value is None else StepResult(tuple(lines), tree.left_out)
+
+
 def list_versions(output_path: str) -> StoredVersionList:
     """List the versions of a step that are beside its output, itself included.
 
@@ -181,14 +224,35 @@ def list_versions(output_path: str) -> StoredVersionList:
     kept = newest[:MAX_SHOWN]
     kept += [paths[0]] if paths[0] not in kept else []
     records = read_records(kept)
+    differs = _differences(paths[0], kept)
     versions = []
     for path in kept:
         lease = records[path].lease
         made_at = lease.timestamp if lease is not None and lease.timestamp > 0 else None
         producer = format_producer(lease.by)[:_MAX_TEXT] if lease is not None else ""
         hash_ = path[-6:] if found is not None else ""
-        versions.append(StoredVersion(hash_, path, made_at, records[path].state, producer, path == paths[0]))
+        is_this, state = path == paths[0], records[path].state
+        versions.append(StoredVersion(hash_, path, made_at, state, producer, is_this, differs.get(path, "")))
     return StoredVersionList(tuple(versions), len(names) - len(kept))
+
+
+def _differences(own: str, others: Sequence[str]) -> dict[str, str]:
+    """Return output path → values by which another version differs from that at ``own``, of the first few."""
+    versions = {path: info["version"] for path, info in read_infos([own, *others[:_MAX_COMPARED]]).items()}
+    mine = versions.pop(own, None)
+    if mine is None:
+        return {}
+    return {path: _difference(version, mine) for path, version in versions.items()}
+
+
+def _difference(other: Version, own: Version) -> str:
+    rows = [row for row in compare_configs(other, own).rows if row.mark is not Mark.SAME]
+    parts = [
+        f"{'.'.join(row.keys)} {'unset' if row.old is None else row.old.reads or row.old.text}"
+        for row in rows[:_MAX_DIFFERENCES]
+    ]
+    more = len(rows) - len(parts)
+    return truncate_middle(", ".join(parts) + (f" and {more} more" if more else ""), _MAX_DIFFERENCE)
 
 
 def path_of_version(output_path: str, hash_: str) -> str | None:
@@ -240,11 +304,11 @@ class _Tree:
         self._room = MAX_ENTRIES
         self.left_out = 0
 
-    def lines(self, config: Any) -> list[ConfigEntry]:
-        """Return the lines of ``config``; a config that is one value has one line."""
+    def lines(self, config: Any, name: str = "config") -> list[ConfigEntry]:
+        """Return the lines of ``config``; a config that is one value has one line with this name."""
         children = _children(config)
         if not children:
-            return self._lines(config, "", "config", 0, is_versioned=False)
+            return self._lines(config, "", name, 0, is_versioned=False)
         is_whole = "" in self._versioned
         return [line for key, child in children for line in self._lines(child, key, key, 0, is_versioned=is_whole)]
 

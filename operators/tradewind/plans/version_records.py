@@ -31,6 +31,8 @@ from tradewind.storage.files import list_names, read_contents
 
 logger = logging.getLogger(__name__)
 
+_MAX_INFO_BYTES: Final = 4 << 20
+
 T = TypeVar("T")
 Version = Mapping[str, Any]
 """A version record in E20's format: name, config, dependencies and, if there are any, pseudo_dependencies."""
@@ -341,12 +343,12 @@ class StoredVersions:
 
 
 def read_infos(output_paths: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Read the step infos beside these outputs, by output path; incomplete ones are omitted.
+    """Read the step infos beside these outputs, by output path; incomplete and very long ones are omitted.
 
     Raises:
         StoreUnavailableError: The store does not answer.
     """
-    found = read_contents([posixpath.join(path, INFO_FILE) for path in output_paths])
+    found = read_contents([posixpath.join(path, INFO_FILE) for path in output_paths], _MAX_INFO_BYTES)
     infos = {posixpath.dirname(file): _parse_info(file, content) for file, content in found.items()}
     return {path: info for path, info in infos.items() if info is not None}
 

@@ -138,7 +138,7 @@ class OutputDetails:
 
 
 @dataclass(frozen=True)
-class ListedFile:
+class ListedExperiment:
     """A file of an experiment, in which an executor says what belongs together; see ``ExperimentFile``.
 
     Attributes:
@@ -177,7 +177,7 @@ class OutputList:
 
     prefix: str
     outputs: tuple[ListedOutput, ...]
-    files: tuple[ListedFile, ...]
+    files: tuple[ListedExperiment, ...]
     files_left_out: int
     named_by: Mapping[str, frozenset[str]]
     cuts: tuple[str, ...]
@@ -222,7 +222,7 @@ def list_outputs(prefix: str, above: Sequence[str] = (), max_outputs: int = MAX_
     return OutputList(
         prefix,
         tuple(outputs),
-        tuple(_listed_file(each, prefix, listed) for each in shown),
+        tuple(_listed_experiment(each, prefix, listed) for each in shown),
         len(files.files) - len(shown),
         {file.path: frozenset(listed[path].output_path for path in file.outputs if path in listed) for file in shown},
         _cuts(prefix, found, len(read), files),
@@ -237,11 +237,11 @@ def _concerns(file: ExperimentFile, prefix: str) -> bool:
     return posixpath.dirname(file.path) == own or any(path.startswith(start) for path in file.outputs)
 
 
-def _listed_file(file: ExperimentFile, prefix: str, listed: Mapping[str, OutputStatus]) -> ListedFile:
+def _listed_experiment(file: ExperimentFile, prefix: str, listed: Mapping[str, OutputStatus]) -> ListedExperiment:
     start = posixpath.join(prefix, "")
     own = [listed[path].state for path in file.outputs if path in listed]
     elsewhere = sum(not path.startswith(start) for path in file.outputs)
-    return ListedFile(
+    return ListedExperiment(
         path=file.path,
         name=file.name,
         created=file.created,

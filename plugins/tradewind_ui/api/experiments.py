@@ -20,7 +20,7 @@ from tradewind.deployment.fleet import deployment_roots
 from tradewind.evaluation.boards import EvaluationBoards, read_boards
 from tradewind.recipes.speedruns.found import SpeedrunBoards, read_speedrun_boards
 from tradewind.records.listing import (
-    ListedFile,
+    ListedExperiment,
     ListedOutput,
     Order,
     OutputDetails,
@@ -113,7 +113,7 @@ class FilesPage:
 
     prefix: str
     reading_s: float | None
-    files: list[ListedFile]
+    files: list[ListedExperiment]
     left_out: int
     notes: list[str]
 

@@ -20,7 +20,7 @@ from tradewind.storage.errors import StoreError
 from tradewind_ui.api.security import AllowedRoots
 from tradewind_ui.api.xcoms import UnreadableXComError, plan_tasks, read_step
 
-NO_PLAN: Final = "This run has no plan yet, and this task has not reported its step."
+NO_PLAN: Final = "This run has no plan, and this task has reported no step."
 NO_STEP: Final = "This task is no step of the run's plan."
 MAX_READS: Final = 12
 """Requests that read stores at a time. Each takes one of the 40 threads that all routes of Airflow share, and a store

@@ -22,12 +22,15 @@ from tradewind.links.ray import RayJobLink, RayLogLink
 from tradewind.plans.plan import PlannedStep, UnplannedStep
 from tradewind.plans.stored_versions import (
     StepConfig,
+    StepResult,
     StoredVersionList,
     VersionDifference,
     compare_stored_versions,
     list_versions,
     path_of_version,
     read_step_config,
+    read_step_result,
+    result_path,
 )
 from tradewind.recipes.metrics.curves import MAX_CURVES, Curves, metrics_path, read_curves
 from tradewind.recipes.metrics.tracker_links import TrackerLink, tracker_links
@@ -82,7 +85,7 @@ class StepAbout:
         written_at: When its lease was last written, in seconds since 1970.
         task_state: State of the task in Airflow.
         is_active: Something may change soon: the page asks again.
-        shows: Which results the output has: ``metrics``, ``progress``, ``evaluation``.
+        shows: Which results the output has: ``result``, ``metrics``, ``progress``, ``evaluation``.
         problem: Why the store's part is missing.
     """
 
@@ -190,6 +193,13 @@ def evaluation_of_step(path: OutputPath) -> Response:
         return JsonResponse(score_table(path, read_record(path)))
 
 
+@router.get(f"/result/{_TASK}", response_model=StepResult | None, dependencies=READS_LOGS)
+def result_of_step(path: OutputPath) -> Response:
+    """Return what the step's function returned; null if that is nothing."""
+    with answering_for_stores():
+        return JsonResponse(read_step_result(path))
+
+
 @router.get(f"/versions/{_TASK}", response_model=StoredVersionList)
 def versions_of_step(path: OutputPath) -> Response:
     """Return the versions of a step that are beside its output, the newest first."""
@@ -242,6 +252,7 @@ def _recorded(record: Record, ids: TaskIds) -> dict[str, Any]:
 
 def _shown(path: str) -> tuple[str, ...]:
     files = {
+        "result": result_path(path),
         "metrics": metrics_path(path),
         "progress": progress_path(path),
         "evaluation": f"{path.rstrip('/')}/{RECORD_FILE}",

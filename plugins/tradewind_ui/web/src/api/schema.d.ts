@@ -497,6 +497,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/steps/result/{dag_id}/{task_id}/{run_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Result Of Step
+         * @description Return what the step's function returned; null if that is nothing.
+         */
+        get: operations["result_of_step_api_steps_result__dag_id___task_id___run_id__get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/steps/versions/{dag_id}/{task_id}/{run_id}": {
         parameters: {
             query?: never;
@@ -1132,7 +1152,7 @@ export interface components {
             /** Facts */
             facts?: components["schemas"]["Fact"][];
             /** Files */
-            files?: components["schemas"]["tradewind__browsing__answers__ListedFile"][];
+            files?: components["schemas"]["ListedFile"][];
             /** Format */
             format: string;
             /**
@@ -1289,7 +1309,7 @@ export interface components {
          */
         FilesPage: {
             /** Files */
-            files: components["schemas"]["tradewind__records__listing__ListedFile"][];
+            files: components["schemas"]["ListedExperiment"][];
             /** Left Out */
             left_out: number;
             /** Notes */
@@ -1485,6 +1505,53 @@ export interface components {
             /** Reading S */
             reading_s: number | null;
             speedruns: components["schemas"]["SpeedrunBoards"];
+        };
+        /**
+         * ListedExperiment
+         * @description A file of an experiment, in which an executor says what belongs together; see ``ExperimentFile``.
+         *
+         *     Attributes:
+         *         steps: Number of its steps.
+         *         counts: States of those of its outputs that are in the list.
+         *         missing: Number of its outputs below the prefix that are not in the list: without a record, or beyond its end.
+         *         elsewhere: Number of its outputs that are not below the prefix.
+         */
+        ListedExperiment: {
+            /** Caller */
+            caller: string;
+            /** Commit */
+            commit: string | null;
+            counts: components["schemas"]["StateCounts"];
+            /** Created */
+            created: string;
+            /** Elsewhere */
+            elsewhere: number;
+            /** Missing */
+            missing: number;
+            /** Name */
+            name: string;
+            /** Path */
+            path: string;
+            /** Problem */
+            problem: string | null;
+            /** Steps */
+            steps: number;
+            /** User */
+            user: string;
+        };
+        /**
+         * ListedFile
+         * @description A file of a manifest; ``path`` is absolute.
+         */
+        ListedFile: {
+            /** Checksum */
+            checksum: string | null;
+            /** Name */
+            name: string;
+            /** Path */
+            path: string;
+            /** Size */
+            size: number;
         };
         /**
          * ListedOutput
@@ -2437,7 +2504,7 @@ export interface components {
          *         written_at: When its lease was last written, in seconds since 1970.
          *         task_state: State of the task in Airflow.
          *         is_active: Something may change soon: the page asks again.
-         *         shows: Which results the output has: ``metrics``, ``progress``, ``evaluation``.
+         *         shows: Which results the output has: ``result``, ``metrics``, ``progress``, ``evaluation``.
          *         problem: Why the store's part is missing.
          */
         StepAbout: {
@@ -2589,6 +2656,24 @@ export interface components {
             url: string;
         };
         /**
+         * StepResult
+         * @description What a step's function returned, as the lines of a tree; ``problem`` says why it cannot be shown.
+         */
+        StepResult: {
+            /**
+             * Entries
+             * @default []
+             */
+            entries: components["schemas"]["ConfigEntry"][];
+            /**
+             * Left Out
+             * @default 0
+             */
+            left_out: number;
+            /** Problem */
+            problem?: string | null;
+        };
+        /**
          * StoredVersion
          * @description A version of a step whose output, or its record, is in the store.
          *
@@ -2596,8 +2681,14 @@ export interface components {
          *         made_at: When its lease was last written, in seconds since 1970; None if unknown.
          *         producer: The run or script that made it.
          *         is_this: It is the version that was asked about.
+         *         differs: Its values that are others in that version, in words; empty if they are not known.
          */
         StoredVersion: {
+            /**
+             * Differs
+             * @default
+             */
+            differs: string;
             /** Hash */
             hash: string;
             /** Is This */
@@ -2938,53 +3029,6 @@ export interface components {
             path: string;
             /** Text */
             text: string;
-        };
-        /**
-         * ListedFile
-         * @description A file of a manifest; ``path`` is absolute.
-         */
-        tradewind__browsing__answers__ListedFile: {
-            /** Checksum */
-            checksum: string | null;
-            /** Name */
-            name: string;
-            /** Path */
-            path: string;
-            /** Size */
-            size: number;
-        };
-        /**
-         * ListedFile
-         * @description A file of an experiment, in which an executor says what belongs together; see ``ExperimentFile``.
-         *
-         *     Attributes:
-         *         steps: Number of its steps.
-         *         counts: States of those of its outputs that are in the list.
-         *         missing: Number of its outputs below the prefix that are not in the list: without a record, or beyond its end.
-         *         elsewhere: Number of its outputs that are not below the prefix.
-         */
-        tradewind__records__listing__ListedFile: {
-            /** Caller */
-            caller: string;
-            /** Commit */
-            commit: string | null;
-            counts: components["schemas"]["StateCounts"];
-            /** Created */
-            created: string;
-            /** Elsewhere */
-            elsewhere: number;
-            /** Missing */
-            missing: number;
-            /** Name */
-            name: string;
-            /** Path */
-            path: string;
-            /** Problem */
-            problem: string | null;
-            /** Steps */
-            steps: number;
-            /** User */
-            user: string;
         };
     };
     responses: never;
@@ -3719,6 +3763,41 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["PipelineProgress"] | null;
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    result_of_step_api_steps_result__dag_id___task_id___run_id__get: {
+        parameters: {
+            query?: {
+                map_index?: number;
+            };
+            header?: never;
+            path: {
+                dag_id: string;
+                task_id: string;
+                run_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StepResult"] | null;
                 };
             };
             /** @description Validation Error */

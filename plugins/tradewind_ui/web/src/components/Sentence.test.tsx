@@ -6,7 +6,7 @@ import { Sentence, plainSentence } from "./Sentence";
 
 it.each([
   ["never ran", "never ran", []],
-  ["differs from version `5920e8`: `raw` changed", "differs from version 5920e8: raw changed", ["5920e8", "raw"]],
+  ["seed 1 → 2 in input `raw`, since version `5920e8`", "seed 1 → 2 in input raw, since version 5920e8", ["raw", "5920e8"]],
   ["`a`", "a", ["a"]],
   ["one ` alone", "one ` alone", []],
 ])("shows %j as %j", (text, plain, codes) => {

@@ -14,7 +14,7 @@ import type { ChangeView } from "./address";
 import { Notes, Reading } from "./Notes";
 import { useFiles } from "./queries";
 
-type FileRow = Schemas["ListedFile"];
+type FileRow = Schemas["ListedExperiment"];
 
 const columnsOf = (change: ChangeView): readonly Column<FileRow>[] => [
   {

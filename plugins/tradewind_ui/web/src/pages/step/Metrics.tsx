@@ -126,10 +126,9 @@ export const Metrics = ({ hash, ids, isActive }: Props) => {
               value={version ?? NONE}
             >
               <option value={NONE}>No other version</option>
-              {others.map(({ hash: other, made_at }) => (
+              {others.map(({ differs, hash: other, made_at }) => (
                 <option key={other} value={other}>
-                  {other}
-                  {typeof made_at === "number" ? `, ${formatSince(made_at)}` : ""}
+                  {[other, differs, typeof made_at === "number" ? formatSince(made_at) : ""].filter(Boolean).join(", ")}
                 </option>
               ))}
             </NativeSelect.Field>
@@ -157,7 +156,7 @@ export const Metrics = ({ hash, ids, isActive }: Props) => {
       title="Metrics"
     >
       <Text aria-live="off" color="fg.muted" fontSize="sm" mb={3}>
-        {typeof last_step === "number" ? `Step ${formatCount(last_step)}` : "No step yet"}
+        {typeof last_step === "number" ? `Up to step ${formatCount(last_step)} (the first is 0)` : "No step yet"}
         {typeof last_at === "number" ? `, ${formatSince(last_at)}` : ""}
         {isPair ? `. Dashed: version ${version}.` : "."}
         {sampled ? " The file is long: between its ranges, points are missing." : ""}

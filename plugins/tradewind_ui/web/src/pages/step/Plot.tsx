@@ -10,6 +10,11 @@ import type { Line } from "./curves";
 
 const STYLE_ID = "tradewind-uplot";
 const HEIGHT = 260;
+/** A curve of so few points has a mark at each: a single one would be no line at all. */
+const MARKED_POINTS = 30;
+
+const numbersOf = (data: uPlot.AlignedData, index: number) =>
+  (data[index] ?? []).filter((value): value is number => typeof value === "number");
 
 /** Airflow loads one module and no style sheet, so that the style of the plot comes with its script. */
 const addStyles = () => {
@@ -34,10 +39,12 @@ const optionsOf = (lines: readonly Line[], isLog: boolean, colors: PlotColors, w
       ...lines.map(({ isMuted, label }) => ({
         dash: isMuted ? [5, 4] : undefined,
         label,
-        points: { show: false },
+        points: { show: (plot: uPlot, index: number) => numbersOf(plot.data, index).length <= MARKED_POINTS, size: 5 },
         spanGaps: true,
         stroke: colors.lines[isMuted ? 1 : 0],
-        value: (_: uPlot, value: number | null) => value?.toPrecision(5) ?? "–",
+        // Away from the mouse, the newest.
+        value: (plot: uPlot, value: number | null, index: number, at: number | null) =>
+          (at === null ? numbersOf(plot.data, index).at(-1) : value)?.toPrecision(5) ?? "–",
         width: isMuted ? 1 : 1.5,
       })),
     ],

@@ -13,9 +13,10 @@ import { Section } from "./Section";
 import { versionBefore } from "./versions";
 import type { Version } from "./versions";
 
-const titleOf = ({ hash, is_this, made_at, state }: Version) =>
+const titleOf = ({ differs, hash, is_this, made_at, state }: Version) =>
   [
     is_this ? `${hash} (this)` : hash,
+    differs,
     typeof made_at === "number" ? formatSince(made_at) : "",
     state === "finished" ? "" : LABELS[state],
   ]
@@ -30,7 +31,7 @@ type PickProps = {
 };
 
 const Pick = ({ label, onPick, value, versions }: PickProps) => (
-  <NativeSelect.Root size="sm" width="64">
+  <NativeSelect.Root maxW="full" size="sm" width="80">
     <NativeSelect.Field aria-label={label} onChange={(event) => onPick(event.currentTarget.value)} value={value}>
       {value === "" ? <option value="">Choose a version</option> : undefined}
       {versions.map((version) => (

@@ -14,6 +14,7 @@ import { Metrics } from "./Metrics";
 import { Progress } from "./Progress";
 import { idsOf, useAbout } from "./queries";
 import type { Ids } from "./queries";
+import { Result } from "./Result";
 import { Versions } from "./Versions";
 
 const NotOurs = ({ why }: { readonly why: string }) => (
@@ -44,8 +45,10 @@ const View = ({ ids }: { readonly ids: Ids }) => {
   }
   const { hash, is_active, shows, state, task_state } = about;
   const attempts = <Attempts ids={ids} isActive={is_active} />;
+  const version = `${about.output_path}/${about.attempt}`;
   const results = [
     shows.includes("evaluation") ? <Evaluation ids={ids} /> : undefined,
+    shows.includes("result") ? <Result ids={ids} version={version} /> : undefined,
     shows.includes("progress") ? <Progress ids={ids} isActive={is_active} /> : undefined,
     shows.includes("metrics") ? <Metrics hash={hash} ids={ids} isActive={is_active} /> : undefined,
   ];
@@ -60,7 +63,7 @@ const View = ({ ids }: { readonly ids: Ids }) => {
           {sections.map((section, index) => (
             <Fragment key={index}>{section}</Fragment>
           ))}
-          <Config ids={ids} version={`${about.output_path}/${about.attempt}`} />
+          <Config ids={ids} version={version} />
           <Versions hash={hash} ids={ids} />
         </>
       ) : undefined}

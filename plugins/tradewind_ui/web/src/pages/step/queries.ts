@@ -65,6 +65,12 @@ export const useEvaluation = (ids: Ids) =>
     queryKey: ["step", "evaluation", ids],
   });
 
+export const useResult = (ids: Ids, version: string) =>
+  useQuery({
+    queryFn: () => answered(api.GET("/api/steps/result/{dag_id}/{task_id}/{run_id}", { params: ids })),
+    queryKey: ["step", "result", ids, version],
+  });
+
 export const useVersions = (ids: Ids) =>
   useQuery({
     queryFn: () => answered(api.GET("/api/steps/versions/{dag_id}/{task_id}/{run_id}", { params: ids })),

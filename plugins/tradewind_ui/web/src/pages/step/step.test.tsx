@@ -94,6 +94,7 @@ test.each([
   ["the newest before a version that is not made", [["new", 9], ["old", 3], ["this", null]], "new"],
 ] as const)("the version before is %s", (_, made, expected) => {
   const versions = made.map(([hash, made_at]) => ({
+    differs: "",
     hash,
     is_this: hash === "this",
     made_at,
@@ -210,6 +211,14 @@ test("a curve can be hidden, and the address keeps the others", async () => {
   show({ about: { ...ABOUT, shows: ["metrics"], state: "finished" }, metrics: found, versions: { left_out: 0, versions: [] } });
   fireEvent.click(await screen.findByRole("button", { name: "Hide train/loss" }));
   await waitFor(() => expect(server.asked.some((url) => url.searchParams.getAll("name").join() === "eval/loss")).toBe(true));
+}, 60_000);
+
+test("a finished step shows what its function returned", async () => {
+  const entry = { depth: 0, is_input: false, is_versioned: false, key: "loss", path: "loss", size: 0, text: "1.25" };
+  const about = { ...ABOUT, shows: ["result"], state: "finished" };
+  show({ about, result: { entries: [entry], left_out: 3, problem: null }, versions: { left_out: 0, versions: [] } });
+  expect((await screen.findByRole("tree", { name: "Result" })).textContent).toBe("loss1.25");
+  expect(screen.getByText("At least 3 more values are not shown.")).toBeTruthy();
 }, 60_000);
 
 test("shards with rows that were left out are counted, since their table may scroll", async () => {
