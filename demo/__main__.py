@@ -94,6 +94,7 @@ def up(stack: LocalStack, dags_folder: Path, dag_id: str, conf: dict[str, Any], 
     """Run the pipeline once on the stack; return the exit code."""
     addresses = _ensure_stack(stack, dags_folder, console)
     api = AirflowApi(addresses.airflow, addresses.username, password(stack))
+    _print_access(addresses, stack, console)  # a run takes minutes, and the user may watch it there
     started = time.monotonic()
     try:
         progress = _run_dag(api, dag_id, conf, console)

@@ -128,7 +128,7 @@ def test_answer_has_limited_size(changes: dict[str, Any]) -> None:
 def test_plan_too_large_for_page_is_not_read() -> None:
     xcoms = importlib.import_module("tradewind_ui.api.xcoms")
     [found] = json.loads(answer({}, xcoms.MAX_XCOM_CHARS + 1))["plans"]
-    assert "has 8388609 characters, and a page shows at most 8388608" in found["problem"]
+    assert "has 12582913 characters, and a page shows at most 12582912" in found["problem"]
 
 
 @pytest.mark.parametrize("text", ["[" + "[]," * 5_000_000 + "[]]", json.dumps("[" + "1," * 1_000_000 + "1]")])

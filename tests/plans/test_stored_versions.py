@@ -119,7 +119,7 @@ def test_inputs_outside_the_roots_have_no_path(tmp_path: Path) -> None:
 
 def test_step_without_readable_info_says_why(tmp_path: Path) -> None:
     roots = Roots.of([str(tmp_path)])
-    assert "No attempt has started yet" in (read_step_config(f"{tmp_path}/t-aaaaaa", roots).problem or "")
+    assert "no attempt has started, or" in (read_step_config(f"{tmp_path}/t-aaaaaa", roots).problem or "")
     write_text(f"{tmp_path}/t-aaaaaa/{INFO_FILE}", "[")
     assert "cannot be read, because" in (read_step_config(f"{tmp_path}/t-aaaaaa", roots).problem or "")
     write_text(f"{tmp_path}/t-aaaaaa/{INFO_FILE}", '{"name": "t", "config": {"a": 1}, "version": 7}')

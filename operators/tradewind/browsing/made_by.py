@@ -12,7 +12,6 @@ from tradewind.browsing.answers import Entry, MadeBy
 from tradewind.browsing.refusals import BrowsingError
 from tradewind.datasets.files import basename, join, parent
 from tradewind.records.info_files import INFO_FILE, BadInfoError, parse_info
-from tradewind.records.lease import LEASE_FILE, Lease
 from tradewind.records.manifests import RECORDS_OF_AN_OUTPUT
 from tradewind.records.record import Record, read_records
 from tradewind.storage.bounded_read import SMALL
@@ -81,13 +80,8 @@ def _of_record(output: str, record: Record) -> MadeBy:
     if lease is None:
         return made
     if lease.flaw is not None:
-        return replace(made, problem=_unreadable(lease))
+        return replace(made, problem=lease.why_unreadable)
     return replace(made, **_producer(lease.by))
-
-
-def _unreadable(lease: Lease) -> str:
-    what = "lease" if lease.flawed_file == LEASE_FILE else "status"
-    return f"The {what} {lease.flawed_file} cannot be read, because {lease.flaw}; a later version may have written it."
 
 
 def _producer(by: Mapping[str, Any]) -> dict[str, str]:

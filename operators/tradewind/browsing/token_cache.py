@@ -18,9 +18,10 @@ from tradewind.datasets.files import join, parent
 from tradewind.datasets.tokenizer_files import MAIN_FILE, check_tokenizer, is_on_hub
 from tradewind.records.parsing import RecordFormatError, parse_object
 from tradewind.records.pins import OWN_FOLDER
-from tradewind.storage.bounded_read import LARGE
 from tradewind.text import single_line
 
+_MAX_TOKENIZER_BYTES: Final = 40 << 20
+"""Gemma's has 33 MB; the library takes some ten times as much memory."""
 _MAX_LEDGER_BYTES: Final = 16 << 20
 _MAX_FIELDS: Final = 20
 _MAX_TOKENS: Final = 4096
@@ -183,8 +184,8 @@ def _folders(path: str, name: str) -> Iterator[str]:
 
 
 def _load(access: Access, file: str, stored: Stored) -> Any:
-    if stored.size > LARGE:
-        raise ValueError(f"{file} has more than {LARGE:,} bytes.")
+    if stored.size > _MAX_TOKENIZER_BYTES:
+        raise ValueError(f"{file} has more than {_MAX_TOKENIZER_BYTES >> 20} MB.")
     with access.open(file) as opened, told(file), loading():
         data = opened.read(stored.size)  # a buffer of this size is taken, whatever the file has
     return _parsed(data)
@@ -193,10 +194,7 @@ def _load(access: Access, file: str, stored: Stored) -> Any:
 @lru_cache(maxsize=2)
 def _parsed(data: bytes) -> Any:
     with loading():
-        from tokenizers import Tokenizer
-
-        check_tokenizer({MAIN_FILE: data}, "tokenizer")
-        return Tokenizer.from_buffer(data)
+        return check_tokenizer({MAIN_FILE: data}, "tokenizer")
 
 
 def _metadata(ledger: Mapping[str, Any]) -> Mapping[str, Any]:

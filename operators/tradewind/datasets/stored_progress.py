@@ -32,7 +32,7 @@ MAX_STAGES: Final = 100
 MAX_SHARDS: Final = 50
 """Failed shards, and shards with rejected rows, that are listed."""
 MAX_TEXT: Final = 2_000
-_MAX_MANIFEST_BYTES: Final = 4 << 20
+_MAX_MANIFEST_BYTES: Final = 2 << 20
 """Of all manifests that are read, which have a line of some 60 bytes for each shard."""
 _MAX_MANIFESTS: Final = 8
 _STAGE: Final = {

@@ -10,7 +10,7 @@ from base64 import b64decode
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final
 
 from tradewind.datasets.files import basename, is_remote, join
 from tradewind.datasets.token_rows import IS_POINTER, POINTER
@@ -86,8 +86,12 @@ def _read(opened: IO[bytes], path: str, field: str) -> bytes:
     return content
 
 
-def check_tokenizer(files: Mapping[str, bytes], where: str) -> None:
-    """Refuse files that no library could load, or with which texts would become other tokens than their own."""
+def check_tokenizer(files: Mapping[str, bytes], where: str) -> Any:
+    """Return the tokenizer in these files, without padding.
+
+    Raises:
+        ValueError: No library could load them, or texts would become other tokens than their own.
+    """
     from tokenizers import Tokenizer
 
     for name, content in files.items():
@@ -117,6 +121,7 @@ def check_tokenizer(files: Mapping[str, bytes], where: str) -> None:
         raise ValueError(
             f"{where}: {MAIN_FILE} fills each text up with padding, which would be trained on: remove its 'padding'."
         )
+    return tokenizer
 
 
 def cached_folder(files: Mapping[str, bytes]) -> str:

@@ -23,11 +23,11 @@ from tradewind.text import single_line
 MAX_EVALUATIONS: Final = 500
 MAX_BOARDS: Final = 500
 MAX_SCORES: Final = 20_000
+"""Bound for the scores of all boards together."""
 _MAX_BYTES: Final = 16 << 20
 """Of all records, which are in memory together; one of 40 tasks has some 30 kB."""
 _MAX_VALUES: Final = 200_000
 """Values in a record: a small one takes 200 bytes of memory when it is parsed."""
-"""Bound for the scores of all boards together."""
 
 
 @dataclass(frozen=True)

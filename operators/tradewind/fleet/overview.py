@@ -403,7 +403,7 @@ class FleetWatch:
             cloud.value,
             cloud.problem,
             ray.value,
-            ray.problem,
+            None if is_stopped(cloud.value) else ray.problem,
             lock.value,
             lock.problem,
             token.value,
@@ -574,6 +574,11 @@ def token_overview(cluster: FleetCluster, versions: Sequence[SecretVersion], now
     return TokenOverview(name, newest.number, age_s, len(enabled))
 
 
+def is_stopped(cloud: CloudOverview | None) -> bool:
+    """Whether nothing of a cluster is there, so that its head cannot answer."""
+    return cloud is not None and cloud.state == ClusterState.ABSENT.value
+
+
 def alarms_of(
     cloud: CloudOverview | None,
     ray: RayOverview | None,
@@ -583,11 +588,10 @@ def alarms_of(
 ) -> list[str]:
     """Return what a user should look at, a sentence each; a stopped cluster and a running operation are no alarms."""
     alarms = []
-    is_stopped = cloud is not None and cloud.state == ClusterState.ABSENT.value
     is_changing = lock is not None and lock.state == "held"
     if lock is not None and lock.state == "interrupted":
         alarms.append(lock.sentence)
-    if not is_stopped and ray is None and ray_problem is not None:
+    if not is_stopped(cloud) and ray is None and ray_problem is not None:
         alarms.append("The head does not answer.")
     if cloud is not None and not is_changing:
         if cloud.state in (ClusterState.HEADLESS.value, ClusterState.HALF_MADE.value, ClusterState.DOUBLE.value):

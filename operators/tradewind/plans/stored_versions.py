@@ -284,7 +284,7 @@ def _read_info(output_path: str) -> dict[str, Any] | str:
     file = posixpath.join(output_path, INFO_FILE)
     content = read_contents([file], _MAX_INFO_BYTES).get(file)
     if content is None:
-        return "No attempt has started yet: the first one writes its config beside the output."
+        return "The output has no record of its config: no attempt has started, or the output was removed."
     if value_count(content.text) > _MAX_INFO_VALUES:
         return f"{file} has more than {_MAX_INFO_VALUES:,} values, and a page reads no more."
     try:

@@ -31,7 +31,8 @@ from tradewind.storage.files import list_names, read_contents
 
 logger = logging.getLogger(__name__)
 
-_MAX_INFO_BYTES: Final = 4 << 20
+_MAX_INFO_BYTES: Final = 2 << 20
+"""Of an info; 32 are in memory together."""
 
 T = TypeVar("T")
 Version = Mapping[str, Any]
@@ -343,14 +344,19 @@ class StoredVersions:
 
 
 def read_infos(output_paths: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Read the step infos beside these outputs, by output path; incomplete and very long ones are omitted.
+    """Read what step infos say of versions, by output path: ``version`` and ``dependencies``, without the config.
+
+    Incomplete and very long ones are omitted.
 
     Raises:
         StoreUnavailableError: The store does not answer.
     """
-    found = read_contents([posixpath.join(path, INFO_FILE) for path in output_paths], _MAX_INFO_BYTES)
-    infos = {posixpath.dirname(file): _parse_info(file, content) for file, content in found.items()}
-    return {path: info for path, info in infos.items() if info is not None}
+    files, infos = [posixpath.join(path, INFO_FILE) for path in output_paths], {}
+    for start in range(0, len(files), MAX_CONCURRENT_READS):
+        for file, content in read_contents(files[start : start + MAX_CONCURRENT_READS], _MAX_INFO_BYTES).items():
+            if (info := _parse_info(file, content)) is not None:
+                infos[posixpath.dirname(file)] = info
+    return infos
 
 
 def list_folders(folders: Sequence[str]) -> dict[str, list[str]]:
@@ -378,7 +384,7 @@ def _parse_info(file: str, found: Content) -> dict[str, Any] | None:
         logger.debug("%s", error)
         return None
     if is_version(info.get("version")):
-        return info
+        return {name: info[name] for name in ("version", "dependencies") if name in info}
     logger.debug("Left out %s, which has no version record.", file)
     return None
 

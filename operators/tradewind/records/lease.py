@@ -207,6 +207,14 @@ class Lease:
         mine = (self.worker_id, self.attempt, self.job, self.incarnation)
         return mine == (other.worker_id, other.attempt, other.job, other.incarnation)
 
+    @property
+    def why_unreadable(self) -> str:
+        """Return a sentence that says which file has the flaw, and what it is."""
+        what = "lease" if self.flawed_file == LEASE_FILE else "status"
+        return (
+            f"The {what} {self.flawed_file} cannot be read, because {self.flaw}; a later version may have written it."
+        )
+
     def to_json(self) -> str:
         fields = asdict(self) | {"phase": self.phase.value if self.phase else None}
         del fields["flaw"], fields["flawed_file"]

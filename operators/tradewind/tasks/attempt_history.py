@@ -37,7 +37,7 @@ from tradewind.runtime.pods.timeline import (
     summary,
     waits,
 )
-from tradewind.storage.bounded_read import SMALL, Content
+from tradewind.storage.bounded_read import SMALL, Content, value_count
 from tradewind.storage.files import list_names, read_contents
 from tradewind.text import format_producer
 
@@ -51,7 +51,13 @@ MAX_TRACE: Final = 20_000
 _MAX_REASON: Final = 500
 """Characters of the reason of an event: there are up to 8,000."""
 _MAX_ATTEMPT_BYTES: Final = 4 << 20
-"""Of all attempts' files; of four at once, so as much again at most."""
+"""Of all attempts' files."""
+_MAX_BYTES: Final = 1 << 20
+"""Of an attempt's file."""
+_MAX_VALUES: Final = 50_000
+"""Values in an attempt's file."""
+_MAX_TIMELINE_BYTES: Final = 4 << 20
+"""Of a timeline: 20,000 events as a pod writes them."""
 _READ_TOGETHER: Final = 4
 """Attempts' files in memory together."""
 _MAX_METRICS_BYTES: Final = 16 << 20
@@ -225,7 +231,7 @@ def read_attempt_history(output_path: str, record: Record, now: float) -> Attemp
     events_left, bytes_left = _MAX_EVENTS, _MAX_ATTEMPT_BYTES
     for start in range(0, len(shown), _READ_TOGETHER):
         files = {attempt_path(output_path, number): number for number in shown[start : start + _READ_TOGETHER]}
-        contents = read_contents(list(files), bytes_left)
+        contents = read_contents(list(files), min(bytes_left, _MAX_BYTES))
         bytes_left = max(bytes_left - sum(len(each.text) for each in contents.values()), 0)
         for file, number in files.items():
             found = _read_attempt(output_path, number, file, contents.get(file))
@@ -357,6 +363,8 @@ def _read_attempt(output_path: str, number: int, file: str, content: Content | N
     unread = AttemptReport(number, attempt_folder(output_path, number))
     if content is None:
         return replace(unread, problem=f"{file} is gone.")
+    if value_count(content.text) > _MAX_VALUES:
+        return replace(unread, problem=f"{file} has more than {_MAX_VALUES:,} values, and a page reads no more.")
     try:
         return parse_attempt(file, content)
     except BadAttemptError as error:
@@ -366,7 +374,8 @@ def _read_attempt(output_path: str, number: int, file: str, content: Content | N
 def _read_events(output_path: str, number: int) -> tuple[list[TimelineEvent], str | None]:
     """Return the events of an attempt's pod, or why they are unknown."""
     try:
-        return read_timeline(posixpath.join(attempt_folder(output_path, number), TIMELINE_FILE)), None
+        file = posixpath.join(attempt_folder(output_path, number), TIMELINE_FILE)
+        return read_timeline(file, _MAX_TIMELINE_BYTES), None
     except BadTimelineError as error:
         return [], str(error)
 

@@ -27,7 +27,7 @@ from tradewind.fleet.history import (
     read_pods,
 )
 from tradewind.fleet.lifecycle.inventory import OrphanCluster
-from tradewind.fleet.overview import READ_ERRORS, TTL_S, WAIT_S, ClusterHealth, ClusterOverview, FleetWatch
+from tradewind.fleet.overview import READ_ERRORS, TTL_S, WAIT_S, ClusterHealth, ClusterOverview, FleetWatch, is_stopped
 from tradewind.fleet.upkeep import UPKEEP_ASSET, PastReport
 from tradewind.records.parsing import RecordFormatError
 from tradewind.shared_reads import PollResult, SharedReads
@@ -182,8 +182,14 @@ def history() -> FleetHistory:
         [share for share in goodput_by_day(pods, now) if share.day in days],
         len(reports),
         len(pods),
-        [*_problems(results), *_problems({f"The head of {name}": head for name, head in heads.items()})],
+        [*_problems(results), *_problems(_silent(heads, found))],
     )
+
+
+def _silent(heads: Mapping[str, PollResult[Any]], found: Fleet) -> dict[Hashable, PollResult[Any]]:
+    """Return the heads of clusters that are not stopped: those of others do not answer."""
+    stopped = {cluster.name for cluster in watch.overview(found) if is_stopped(cluster.cloud)}
+    return {f"The head of {name}": head for name, head in heads.items() if name not in stopped}
 
 
 router.include_router(_clusters)

@@ -239,8 +239,10 @@ def _planned(step: PlannedStep | UnplannedStep) -> dict[str, Any]:
 
 def _recorded(record: Record, ids: TaskIds) -> dict[str, Any]:
     lease = record.lease
-    if lease is None or lease.flaw is not None:
+    if lease is None:
         return {"state": record.state}
+    if lease.flaw is not None:
+        return {"state": record.state, "problem": lease.why_unreadable[:MAX_TEXT]}
     fields = {"state": record.state, "attempt": lease.attempt, "written_at": lease.timestamp or None}
     producer = format_producer(lease.by)[:MAX_TEXT]
     if not producer:

@@ -14,7 +14,7 @@ from tradewind.storage.bounded_read import value_count
 
 PLAN_TASK_ID: Final = "plan"
 MAX_PLAN_TASKS: Final = 100
-MAX_XCOM_CHARS: Final = 8 << 20
+MAX_XCOM_CHARS: Final = 12 << 20
 """Of one XCom, and of all plans of a run that a page shows."""
 MAX_XCOM_VALUES: Final = 500_000
 """Values in an XCom: a small object takes 8 characters, and 200 bytes of memory when it is parsed. A plan of 10,000

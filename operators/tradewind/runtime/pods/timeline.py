@@ -188,13 +188,13 @@ class BadTimelineError(BadRecordError):
     """A timeline's file is invalid, so the events of the pod are unknown."""
 
 
-def read_timeline(path: str) -> list[TimelineEvent]:
+def read_timeline(path: str, max_bytes: int = MAX_TIMELINE_BYTES) -> list[TimelineEvent]:
     """Return the events in the file at ``path``; none when it does not exist.
 
     Raises:
         BadTimelineError: The file is no timeline.
     """
-    content = read_contents([path], MAX_TIMELINE_BYTES).get(path)
+    content = read_contents([path], max_bytes).get(path)
     if content is None:
         return []
     try:

@@ -2,6 +2,7 @@ import { Badge, HStack, Link as ChakraLink, Text } from "@chakra-ui/react";
 import { Link } from "react-router-dom";
 
 import type { Schemas } from "../../api/client";
+import { idPart } from "../../components/links";
 import { StateBadge, isState } from "../../components/states";
 
 type MadeBy = Schemas["MadeBy"];
@@ -11,8 +12,8 @@ export const makerHref = ({ dag_id: dag, run_id: run, task_id: task }: MadeBy): 
   if (!dag || !run) {
     return undefined;
   }
-  const base = `/dags/${encodeURIComponent(dag)}/runs/${encodeURIComponent(run)}`;
-  return task ? `${base}/tasks/${encodeURIComponent(task)}/plugin/tradewind_step` : `${base}/plugin/tradewind_plan`;
+  const base = `/dags/${idPart(dag)}/runs/${idPart(run)}`;
+  return task ? `${base}/tasks/${idPart(task)}/plugin/tradewind_step` : `${base}/plugin/tradewind_plan`;
 };
 
 export const makerText = ({ dag_id: dag, run_id: run, script, task_id: task }: MadeBy): string =>

@@ -1,4 +1,4 @@
-import { Box, Link, Stack } from "@chakra-ui/react";
+import { Box, Link, Stack, Text } from "@chakra-ui/react";
 import type { Element, Root } from "hast";
 import { useMemo } from "react";
 import Markdown from "react-markdown";
@@ -14,7 +14,10 @@ import { PathLink } from "./PathLink";
 import { fileUrl, useText } from "./queries";
 import { Refusal } from "./Refusal";
 
-const MAX_BYTES = 1 << 20;
+const MAX_BYTES = 1 << 17;
+/** Signs that a part may have, and levels of quotes and lists: the parser takes quadratic time for them. */
+const MAX_SIGNS = 5000;
+const MAX_LEVELS = 100;
 const STYLE = {
   "& blockquote": { borderInlineStartWidth: "3px", color: "fg.muted", ps: 3 },
   "& code": { bg: "bg.muted", fontFamily: "mono", fontSize: "0.9em", px: 1, rounded: "sm" },
@@ -72,6 +75,11 @@ const componentsFor = (document: string): Components => ({
   },
 });
 
+/** Whether the parser would stop the browser's tab for seconds. */
+export const isHeavy = (text: string): boolean =>
+  new RegExp(`^[ \\t>*+-]{${2 * MAX_LEVELS},}`, "mu").test(text) ||
+  text.split(/\n[ \t]*\n/u).some((part) => (part.match(/[!*<>[\\\]_`~]/gu)?.length ?? 0) > MAX_SIGNS);
+
 /** A markdown document. Its HTML, if any, is left out. */
 export const MarkdownView = () => {
   const { pane, terms } = usePane();
@@ -85,11 +93,15 @@ export const MarkdownView = () => {
   return (
     <Stack>
       <Note text={found.data.note} />
-      <Note text={found.data.next ? "This is the first MiB of the document. Text shows all of it, in pages." : undefined} />
+      <Note text={found.data.next ? "This is the first 128 KiB of the document. Text shows all of it, in pages." : undefined} />
       <Box as="article" css={STYLE} maxW="60rem" overflowWrap="anywhere">
-        <Markdown components={components} rehypePlugins={marking} remarkPlugins={[remarkGfm]} skipHtml>
-          {found.data.text}
-        </Markdown>
+        {isHeavy(found.data.text) ? (
+          <Text as="pre">{found.data.text}</Text>
+        ) : (
+          <Markdown components={components} rehypePlugins={marking} remarkPlugins={[remarkGfm]} skipHtml>
+            {found.data.text}
+          </Markdown>
+        )}
       </Box>
     </Stack>
   );

@@ -5,6 +5,7 @@ import { cellsOf, laidOut, listOf } from "./cells";
 import type { RowPage } from "./cells";
 import { splitByTerms, termsOfFilter, withCondition } from "./highlight";
 import { makerHref } from "./MakerLink";
+import { isHeavy } from "./MarkdownView";
 import { crumbsOf, nameOf, parentOf, resolvePath, rootOf } from "./paths";
 import { placeBefore } from "./places";
 import { lineEnds, lineNumbers } from "./TextView";
@@ -159,8 +160,19 @@ describe("views", () => {
   });
 
   it("leads to the task or run that made an output, whatever their ids are", () => {
-    expect(makerHref({ dag_id: "d", run_id: "a/b+c", task_id: "t" })).toBe("/dags/d/runs/a%2Fb%2Bc/tasks/t/plugin/tradewind_step");
+    expect(makerHref({ dag_id: "d", run_id: "a/b+c", task_id: "t" })).toBe("/dags/d/runs/a%2Fb+c/tasks/t/plugin/tradewind_step");
     expect(makerHref({ dag_id: "d", run_id: "r" })).toBe("/dags/d/runs/r/plugin/tradewind_plan");
     expect(makerHref({ script: "x.py" })).toBeUndefined();
   });
+});
+
+describe("isHeavy", () => {
+  const readme = `# Title\n\n${"Some *words* and `code`, [a link](b.md).\n- an item\n\n".repeat(2000)}${"| a | `b` |\n".repeat(1000)}`;
+  it.each([
+    ["a usual document", readme, false],
+    ["many quotes", ">".repeat(60_000), true],
+    ["many stars", "**a".repeat(20_000), true],
+    ["many brackets", "[".repeat(60_000), true],
+    ["many levels", `${" ".repeat(800)}- x`, true],
+  ])("%s", (_, text, expected) => expect(isHeavy(text)).toBe(expected));
 });

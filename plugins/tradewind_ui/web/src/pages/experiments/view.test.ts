@@ -31,13 +31,13 @@ describe("links", () => {
   const { status } = outputRow("a").output;
 
   it("lead to the run and the task that made the output", () => {
-    expect(runLink(status)).toBe("/dags/nightly/runs/manual__1%2B0/plugin/tradewind_plan");
-    expect(stepLink(status)).toBe("/dags/nightly/runs/manual__1%2B0/tasks/a/plugin/tradewind_step");
+    expect(runLink(status)).toBe("/dags/nightly/runs/manual__1+0/plugin/tradewind_plan");
+    expect(stepLink(status)).toBe("/dags/nightly/runs/manual__1+0/tasks/a/plugin/tradewind_step");
     expect(stepLink({ ...status, map_index: 3 })).toContain("/tasks/a/mapped/3/plugin/");
   });
 
   it("cannot leave the page of a DAG", () => {
-    expect(runLink({ ...status, dag: "../../x?y#z" })).toBe("/dags/..%2F..%2Fx%3Fy%23z/runs/manual__1%2B0/plugin/tradewind_plan");
+    expect(runLink({ ...status, dag: "../../x?y#z" })).toBe("/dags/..%2F..%2Fx%3Fy%23z/runs/manual__1+0/plugin/tradewind_plan");
   });
 
   it("are missing outside Airflow", () => {

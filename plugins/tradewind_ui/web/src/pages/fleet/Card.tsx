@@ -88,10 +88,10 @@ const Sentence = ({ children }: { readonly children: ReactNode }) => (
   </Text>
 );
 
-/** The fleet on the dashboard, a line for each cluster; nothing for users who may not see clusters. */
+/** The fleet on the dashboard, a line for each cluster; nothing without one, or for users who may not see clusters. */
 const Card = () => {
   const { data, error } = useHealth();
-  const isHidden = data?.is_visible === false;
+  const isHidden = data?.is_visible === false || data?.is_configured === false;
   useEffect(() => {
     if (isHidden) {
       keepHeight(0);
@@ -114,10 +114,8 @@ const Card = () => {
     <Shown>
       {data.problem !== null ? (
         <Sentence>{data.problem}</Sentence>
-      ) : data.is_configured ? (
-        <Lines clusters={data.clusters} />
       ) : (
-        <Sentence>No fleet file is configured: set fleet_file of [tradewind] to its path.</Sentence>
+        <Lines clusters={data.clusters} />
       )}
     </Shown>
   );

@@ -127,14 +127,16 @@ const Flow = ({ height, label, layout, select, selected }: Omit<Props, "steps"> 
         >
           <Background />
           <Controls showInteractive={false} />
-          <MiniMap
-            ariaLabel="Map of the graph"
-            nodeColor={colorOf}
-            nodeStrokeColor={colorOf}
-            nodeStrokeWidth={20}
-            pannable
-            zoomable
-          />
+          {nodes.length > MAX_FITTED ? (
+            <MiniMap
+              ariaLabel="Map of the graph"
+              nodeColor={colorOf}
+              nodeStrokeColor={colorOf}
+              nodeStrokeWidth={20}
+              pannable
+              zoomable
+            />
+          ) : undefined}
         </ReactFlow>
       </Box>
     </SelectionContext.Provider>

@@ -8,6 +8,7 @@ import { Empty } from "../../components/Empty";
 import { Loading } from "../../components/Frame";
 import { Problem } from "../../components/Problem";
 import { pluralize } from "../../components/format";
+import { idPart } from "../../components/links";
 import { Sentence } from "../../components/Sentence";
 import type { PageProps } from "../../main";
 import { useView } from "./address";
@@ -20,7 +21,6 @@ import { StepPanel } from "./StepPanel";
 import { StepTable } from "./StepTable";
 import { Summary } from "./Summary";
 
-const part = encodeURIComponent;
 const loadGraph = () => import("./Graph");
 const Graph = lazy(loadGraph);
 
@@ -40,7 +40,7 @@ const NoPlan = ({ dagId, runId, tasks }: { readonly dagId: string; readonly runI
   }
   const link = (
     <Link asChild color="fg.info">
-      <RouterLink to={`/dags/${part(dagId)}/runs/${part(runId)}/tasks/${part(task.task_id)}`}>{task.task_id}</RouterLink>
+      <RouterLink to={`/dags/${idPart(dagId)}/runs/${idPart(runId)}/tasks/${idPart(task.task_id)}`}>{task.task_id}</RouterLink>
     </Link>
   );
   return task.is_final ? (

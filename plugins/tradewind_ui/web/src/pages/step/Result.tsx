@@ -21,7 +21,7 @@ export const Result = ({ ids, version }: { readonly ids: Ids; readonly version: 
       {data === undefined && error === null ? <Loading /> : undefined}
       {data?.problem ? <Text color="fg.muted">{data.problem}</Text> : undefined}
       {data === undefined || data.entries.length === 0 ? undefined : (
-        <Box maxH="400px" overflow="auto">
+        <Box borderWidth="1px" maxH="400px" overflow="auto" p={2} rounded="md">
           <ConfigTree entries={data.entries} key={version} label="Result" />
         </Box>
       )}

@@ -1,1 +1,0 @@
-var e=encodeURIComponent,t=(t,n=``)=>`/plugin/tradewind_data?path=${e(t)}${n===``?``:`&filter=${e(n)}`}`,n=({dag:t,run:n})=>t===``||n===``?void 0:`/dags/${e(t)}/runs/${e(n)}/plugin/tradewind_plan`,r=({dag:t,map_index:n,run:r,task:i})=>t===``||r===``||i===``?void 0:`/dags/${e(t)}/runs/${e(r)}/tasks/${e(i)}${n>=0?`/mapped/${n}`:``}/plugin/tradewind_step`;export{n,r,t};
