@@ -348,7 +348,7 @@ def test_checkpoint_lists_arrays_without_reading_them(tmp_path: Path) -> None:
 
 
 def test_output_tells_its_maker_and_files(tmp_path: Path) -> None:
-    files = {"samples.parquet": "", "deep/part.jsonl": "{}\n", "record.json": "{}"}
+    files = {"samples.parquet": "", "deep/part.jsonl": "{}\n", "record.json": "{}", "a/train/shard_ledger.json": "{}"}
     output = make_output(str(tmp_path), "eval/small", by=by_task("nightly", "manual__1", "small"), files=files)
     found = describe(output, tmp_path)
     assert (found.kind, found.format, found.output) == ("output", "output", output)
@@ -361,6 +361,7 @@ def test_output_tells_its_maker_and_files(tmp_path: Path) -> None:
     assert [(each.name, each.format) for each in found.related] == [
         ("record.json", "json"),
         ("samples.parquet", "parquet"),
+        ("a/train", "token_cache"),
     ]
     inside = describe(f"{output}/deep/part.jsonl", tmp_path)
     assert (inside.output, inside.made_by) == (output, made)

@@ -19,6 +19,8 @@ from tradewind.text import single_line
 
 _MAX_SHOWN_BYTES: Final = 16 << 20
 """Size of a manifest that is listed, about 130,000 files, which take twice that in memory when parsed."""
+_LEDGER: Final = f"/{LEDGER_FILE}"
+_MAX_CACHES: Final = 30
 _RELATED: Final = {
     "record.json": "record of an evaluation",
     "samples.parquet": "samples of an evaluation",
@@ -89,6 +91,13 @@ def _add_manifest(access: Access, path: str, details: Details) -> None:
         details.notes.append("The manifest is not the one that was committed.")
     details.files = [
         ListedFile(each.path, join(path, each.path), each.size, each.checksum) for each in manifest.files[:MAX_FILES]
+    ]
+    known = {entry.path for entry in details.related}
+    caches = [each.path.removesuffix(_LEDGER) for each in manifest.files if each.path.endswith(_LEDGER)]
+    details.related += [
+        Entry(single_line(name), join(path, name), "folder", format="token_cache")
+        for name in caches[:_MAX_CACHES]
+        if join(path, name) not in known
     ]
     if len(manifest.files) > MAX_FILES:
         details.notes.append(f"{MAX_FILES:,} of {len(manifest.files):,} files of the manifest are listed.")

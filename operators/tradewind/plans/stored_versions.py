@@ -39,6 +39,8 @@ _MAX_COMPARED: Final = 20
 """Versions of which a list says in what they differ."""
 _MAX_DIFFERENCES: Final = 2
 _MAX_DIFFERENCE: Final = 100
+_MANGLED: Final = re.compile(r"\bunusual_prefix_[0-9a-f]{40}_")
+"""What Airflow puts before the module name of a DAG file."""
 _MAX_DEPTH: Final = 24
 _MAX_PATH: Final = 10_000
 """Deeper values, and those whose path has more characters, are one line."""
@@ -352,6 +354,8 @@ def _children(value: Any) -> list[tuple[str, Any]]:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, str):
+        value = _MANGLED.sub("", value)
     if isinstance(value, str) and len(value) > _MAX_TEXT:
         return f"{json.dumps(value[:_MAX_TEXT], ensure_ascii=False)[:-1]}…"
     text = json.dumps(value, ensure_ascii=False)

@@ -8,11 +8,12 @@ Texts of records are cut to one line, since anyone who can write the store may h
 
 from __future__ import annotations
 
+import itertools
 import posixpath
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -20,12 +21,12 @@ from tradewind.records.attempts import attempt_path, parse_attempt
 from tradewind.records.discovery import FoundOutputs, ScanLimits, scan_outputs
 from tradewind.records.experiment_files import ExperimentFile, ExperimentFiles, read_experiment_files
 from tradewind.records.info_files import EXPERIMENTS_FOLDER
-from tradewind.records.manifests import OLDER_MANIFEST_FILE, Manifest, manifest_path
-from tradewind.records.parsing import RecordFormatError
+from tradewind.records.manifests import OLDER_MANIFEST_FILE, RESULT_FILE, Manifest, manifest_path
+from tradewind.records.parsing import RecordFormatError, is_number, parse
 from tradewind.records.pins import pinned_outputs
 from tradewind.records.producers import TaskOfRun, task_of
 from tradewind.records.record import Record, RecordState, read_records
-from tradewind.storage.bounded_read import Content
+from tradewind.storage.bounded_read import Content, value_count
 from tradewind.storage.errors import BadRecordError
 from tradewind.storage.files import read_contents
 from tradewind.text import format_producer, pluralize, single_line
@@ -40,6 +41,8 @@ _DETAILS_AT_ONCE: Final = 8
 _SIZES_AT_ONCE: Final = 32
 _MAX_DETAIL_BYTES: Final = 2 << 20
 """Bound for a manifest, of about 20,000 files, and for the file of an attempt."""
+_MAX_RESULT_VALUES: Final = 5_000
+_RESULT_NUMBERS: Final = 3
 _MD5: Final = re.compile(r"[0-9a-f]{32}")
 _VERSIONED: Final = re.compile(r"(.+)-([0-9a-f]{6})|(.+)_([0-9a-f]{8})")
 """Ends of output paths: those of steps, and those of Marin's ``StepSpec``."""
@@ -128,12 +131,14 @@ class OutputDetails:
     Attributes:
         size_bytes, files: Of its result; None without a manifest, or with one of more than ``_MAX_DETAIL_BYTES``.
         commit: The Git commit of its code; None if it is not recorded.
+        result: The first numbers that the step's function returned, in words; empty without one.
         problem: Why size or commit are unknown, if a file of the output cannot be read.
     """
 
     size_bytes: int | None = None
     files: int | None = None
     commit: str | None = None
+    result: str = ""
     problem: str | None = None
 
 
@@ -365,14 +370,16 @@ def _cuts(prefix: str, found: FoundOutputs, read: int, files: ExperimentFiles) -
     return (*cuts, *((files.cut,) if files.cut else ()))
 
 
-def _files_of(output: OutputStatus) -> tuple[str, str, str]:
-    """Return the paths of the manifest, of the manifest of older outputs, and of the attempt."""
+def _files_of(output: OutputStatus) -> tuple[str, str, str, str]:
+    """Return the paths of the manifest, of the manifest of older outputs, of the attempt, and of the result."""
     path, attempt = output.output_path, output.attempt
-    return manifest_path(path, attempt), posixpath.join(path, OLDER_MANIFEST_FILE), attempt_path(path, attempt)
+    older, result = posixpath.join(path, OLDER_MANIFEST_FILE), posixpath.join(path, RESULT_FILE)
+    return manifest_path(path, attempt), older, attempt_path(path, attempt), result
 
 
 def _details(output: OutputStatus, contents: Mapping[str, Content]) -> OutputDetails:
-    newer, older, attempt_file = _files_of(output)
+    newer, older, attempt_file, result_file = _files_of(output)
+    result = _result(contents.get(result_file)) if output.state is RecordState.FINISHED else ""
     file = newer if newer in contents else older
     manifest, commit, problem = None, None, None
     try:
@@ -383,8 +390,28 @@ def _details(output: OutputStatus, contents: Mapping[str, Content]) -> OutputDet
     except BadRecordError as error:
         problem = single_line(error)
     if manifest is None:
-        return OutputDetails(commit=_short(commit), problem=problem)
-    return OutputDetails(manifest.size, len(manifest.files), _short(commit), problem)
+        return OutputDetails(commit=_short(commit), result=result, problem=problem)
+    return OutputDetails(manifest.size, len(manifest.files), _short(commit), result, problem)
+
+
+def _result(content: Content | None) -> str:
+    if content is None or content.flaw is not None or value_count(content.text) > _MAX_RESULT_VALUES:
+        return ""
+    try:
+        value = parse(content.text)
+    except RecordFormatError:  # a function may return anything
+        return ""
+    numbers = itertools.islice(_numbers(value), _RESULT_NUMBERS)
+    return ", ".join(f"{single_line(name, 40)} {number:,.4g}".strip() for name, number in numbers)
+
+
+def _numbers(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
+    """Yield the numbers of a result with their names, such as ``eval/loss``; lists have none that matter."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _numbers(inner, f"{name}/{key}" if name else key)
+    elif isinstance(value, float) or is_number(value):
+        yield name, float(value)
 
 
 def _manifest(file: str, content: Content) -> Manifest:

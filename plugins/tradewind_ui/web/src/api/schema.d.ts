@@ -1677,6 +1677,7 @@ export interface components {
          *     Attributes:
          *         size_bytes, files: Of its result; None without a manifest, or with one of more than ``_MAX_DETAIL_BYTES``.
          *         commit: The Git commit of its code; None if it is not recorded.
+         *         result: The first numbers that the step's function returned, in words; empty without one.
          *         problem: Why size or commit are unknown, if a file of the output cannot be read.
          */
         OutputDetails: {
@@ -1686,6 +1687,11 @@ export interface components {
             files?: number | null;
             /** Problem */
             problem?: string | null;
+            /**
+             * Result
+             * @default
+             */
+            result: string;
             /** Size Bytes */
             size_bytes?: number | null;
         };

@@ -80,6 +80,10 @@ const NoEntries = ({ filter }: { readonly filter: string }) =>
     <Empty title="No name matches">No loaded name contains “{filter}”.</Empty>
   );
 
+/** Records begin with a dot; the files of users come first. */
+const hiddenLast = (one: { readonly name: string }, other: { readonly name: string }) =>
+  Number(one.name.startsWith(".")) - Number(other.name.startsWith("."));
+
 /** The entries of a folder. */
 export const Folder = () => {
   const { open, pane, terms, update, wantedFocus } = usePane();
@@ -88,7 +92,7 @@ export const Folder = () => {
   const marked = useMemo(() => [...terms, filter, prefix], [filter, prefix, terms]);
   const columns = useColumns(marked);
   const pages = listing.data?.pages;
-  const all = useMemo(() => pages?.flatMap((page) => page.entries) ?? [], [pages]);
+  const all = useMemo(() => (pages ?? []).flatMap((page) => page.entries).sort(hiddenLast), [pages]);
   const entries = useMemo(() => all.filter(({ name }) => name.toLowerCase().includes(filter.toLowerCase())), [all, filter]);
   const [latest] = pages?.slice(-1) ?? [];
 

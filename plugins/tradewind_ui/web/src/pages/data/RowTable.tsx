@@ -18,7 +18,16 @@ const NUMBERS = /^(u?int|float|double|decimal|number)/iu;
 /** Without line ends: a row of the table is one line. */
 const inLine = (text: string) => text.slice(0, SHOWN_CHARS).replace(/\s+/gu, " ");
 
-const columnsOf = ({ columns }: RowPage, terms: readonly string[]): readonly Column<Row>[] => [
+const WIDTHS = { char: 8, max: 480, min: 90, padding: 32, rows: 50 };
+
+/** The width of a column by its longest text among the first rows, in pixels. */
+const widthOf = (rows: readonly Row[], at: number, name: string) => {
+  const lengths = rows.slice(0, WIDTHS.rows).map((row) => textOf(row.values[at] ?? null).length);
+  const longest = Math.max(name.length, ...lengths);
+  return Math.min(Math.max(longest * WIDTHS.char + WIDTHS.padding, WIDTHS.min), WIDTHS.max);
+};
+
+const columnsOf = ({ columns, rows }: RowPage, terms: readonly string[]): readonly Column<Row>[] => [
   { cell: (row) => (typeof row.number === "number" ? formatCount(row.number) : ""), end: true, header: "#", id: "#", value: (row) => row.number, width: 80 },
   ...columns.map(({ name, type }, at): Column<Row> => ({
     cell: (row) =>
@@ -34,7 +43,7 @@ const columnsOf = ({ columns }: RowPage, terms: readonly string[]): readonly Col
     header: name,
     id: `column ${at}`,
     value: (row) => row.values[at],
-    width: NUMBERS.test(type) ? 110 : 240,
+    width: NUMBERS.test(type) ? 110 : widthOf(rows, at, name),
   })),
 ];
 

@@ -139,6 +139,12 @@ export const columnsOf = (onToggle: (key: string) => void): readonly Column<Line
     width: 160,
   },
   {
+    cell: ofOutput(({ details: { result } }) => <span title={result}>{result}</span>),
+    header: "Result",
+    id: "result",
+    width: 190,
+  },
+  {
     cell: ofOutput(({ output: { status } }) =>
       status.since === null ? "–" : <span title={formatTime(status.since)}>{formatSince(status.since)}</span>,
     ),
@@ -155,7 +161,7 @@ export const columnsOf = (onToggle: (key: string) => void): readonly Column<Line
     value: valueOf(({ details }) => details.size_bytes),
     width: 95,
   },
-  { cell: ofOutput(({ output }) => <Producer output={output} />), header: "Made by", id: "producer", width: 290 },
+  { cell: ofOutput(({ output }) => <Producer output={output} />), header: "Made by", id: "producer", width: 220 },
   {
     cell: ofOutput(({ details }) =>
       details.commit ? (

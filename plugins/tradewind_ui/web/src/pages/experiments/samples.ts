@@ -3,7 +3,7 @@ import type { Schemas } from "../../api/client";
 import type { OutputRow } from "./rows";
 
 export const outputRow = (step: string, version = "1", experiment = "nightly"): OutputRow => ({
-  details: { commit: null, files: 1, problem: null, size_bytes: 2048 },
+  details: { commit: null, files: 1, problem: null, result: "", size_bytes: 2048 },
   output: {
     experiment,
     is_pinned: version === "2",

@@ -1,4 +1,4 @@
-import{a as e,o as t}from"./links-BssuMbrW.js";import{a as n}from"./main.js";import{t as r}from"./address-CuQZVPUb.js";import{n as i}from"./context-DHbSq2TC.js";import{c as a,o,p as s,s as c,y as l}from"./data-DF7PnhC6.js";var u=globalThis.ChakraUI,d=u.Box,f=u.Button,p=u.Checkbox,m=u.HStack,h=u.Stack,g=u.Text,_=globalThis.React.useState,v=globalThis.ReactJSXRuntime,y=v.jsx,b=v.jsxs,x=5,S=(e,t)=>{let n=e.split(`
+import{a as e,o as t}from"./links-BssuMbrW.js";import{a as n}from"./main.js";import{t as r}from"./address-CuQZVPUb.js";import{n as i}from"./context-DHbSq2TC.js";import{c as a,o,p as s,s as c,y as l}from"./data-CaioyNrB.js";var u=globalThis.ChakraUI,d=u.Box,f=u.Button,p=u.Checkbox,m=u.HStack,h=u.Stack,g=u.Text,_=globalThis.React.useState,v=globalThis.ReactJSXRuntime,y=v.jsx,b=v.jsxs,x=5,S=(e,t)=>{let n=e.split(`
 `).length-+!!e.endsWith(`
 `);return Array.from({length:n},(e,n)=>String(t+n)).join(`
 `)},C=e=>e.split(`
