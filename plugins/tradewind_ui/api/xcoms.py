@@ -16,7 +16,7 @@ PLAN_TASK_ID: Final = "plan"
 MAX_PLAN_TASKS: Final = 100
 MAX_XCOM_CHARS: Final = 12 << 20
 """Of one XCom, and of all plans of a run that a page shows."""
-MAX_XCOM_VALUES: Final = 500_000
+MAX_XCOM_VALUES: Final = 400_000
 """Values in an XCom: a small object takes 8 characters, and 200 bytes of memory when it is parsed. A plan of 10,000
 steps has half as many."""
 
