@@ -28,7 +28,7 @@ FAB = "airflow.providers.fab.auth_manager.fab_auth_manager.FabAuthManager"
 SECRET = "hunter2hunter2-not-for-any-page"
 REPOSITORY = Path(__file__).parents[2]
 RUN_READERS = {"admin", "op", "runner", "viewer"}
-SHOWS_ERRORS = ("/api/steps/progress/", "/api/steps/attempts/")
+SHOWS_ERRORS = ("/api/steps/progress/", "/api/steps/attempts/", "/api/steps/result/")
 ALL = RUN_READERS | {"public", "reader_of_one", "data_reader"}
 READERS = {
     SIMPLE: {"run": RUN_READERS, "data": RUN_READERS, "clusters": {"admin", "op"}, "home": ALL},
