@@ -86,12 +86,12 @@ def test_size_and_commit_come_from_manifest_and_attempt(root: str) -> None:
     Path(clean[0].output_path, "later.txt").write_text("not in the manifest")
     file = Path(attempt_path(clean[0].output_path, 1))
     file.write_text(json.dumps(json.loads(file.read_text()) | {"code_commit": "abc123"}))
-    numbers = '{"eval": {"loss": 1.66412, "n": [3]}, "name": "x", "ok": true, "bpb": NaN, "rows": 4000, "more": 1}'
+    numbers = '{"eval": {"loss": 1.66412, "n": [3]}, "name": "x", "ok": true, "bpb": NaN, "size": 4194304, "more": 1}'
     Path(clean[0].output_path, ".artifact.json").write_text(numbers)
     Path(clean[1].output_path, ".artifact.json").write_text("{")
     details = read_details(clean)
     assert [(each.size_bytes, each.files, each.commit) for each in details] == [(12, 2, "abc123"), (12, 2, None)]
-    assert [each.result for each in details] == ["eval/loss 1.664, bpb nan, rows 4,000", ""]
+    assert [each.result for each in details] == ["eval/loss 1.664, bpb nan, size 4,194,304", ""]
 
 
 def test_outputs_are_sorted_and_those_without_a_value_come_last(root: str) -> None:

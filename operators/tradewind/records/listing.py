@@ -43,6 +43,7 @@ _MAX_DETAIL_BYTES: Final = 2 << 20
 """Bound for a manifest, of about 20,000 files, and for the file of an attempt."""
 _MAX_RESULT_VALUES: Final = 5_000
 _RESULT_NUMBERS: Final = 3
+_MAX_WHOLE: Final = 1e12
 _MD5: Final = re.compile(r"[0-9a-f]{32}")
 _VERSIONED: Final = re.compile(r"(.+)-([0-9a-f]{6})|(.+)_([0-9a-f]{8})")
 """Ends of output paths: those of steps, and those of Marin's ``StepSpec``."""
@@ -402,7 +403,11 @@ def _result(content: Content | None) -> str:
     except RecordFormatError:  # a function may return anything
         return ""
     numbers = itertools.islice(_numbers(value), _RESULT_NUMBERS)
-    return ", ".join(f"{single_line(name, 40)} {number:,.4g}".strip() for name, number in numbers)
+    return ", ".join(f"{single_line(name, 40)} {_short_number(number)}".strip() for name, number in numbers)
+
+
+def _short_number(number: float) -> str:
+    return f"{number:,.0f}" if number.is_integer() and abs(number) < _MAX_WHOLE else f"{number:.4g}"
 
 
 def _numbers(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
