@@ -53,7 +53,7 @@ def ray(env: Environment, tmp_path: Path) -> Iterator[LocalRay]:
 
 def last_step(root: Any) -> int:
     """Return the newest step that the page's curve shows, 0 before the first."""
-    found = re.findall(r"^Step ([\d,]+),", root.inner_text(), re.MULTILINE)
+    found = re.findall(r"^Up to step ([\d,]+) ", root.inner_text(), re.MULTILINE)
     return max((int(number.replace(",", "")) for number in found), default=0)
 
 
