@@ -18,8 +18,9 @@ from tradewind.records.attempts import (
     write_attempt,
 )
 from tradewind.records.lease import Lease, Phase
+from tradewind.records.parsing import RecordFormatError
 from tradewind.records.record import Record
-from tradewind.runtime.pods.timeline import TimelineEvent, timeline_text
+from tradewind.runtime.pods.timeline import TimelineEvent, parse_timeline, timeline_text
 from tradewind.storage.files import write_text
 from tradewind.tasks import attempt_history
 from tradewind.tasks.attempt_history import (
@@ -193,6 +194,11 @@ def test_long_files_of_attempts_are_read_within_a_bound(tmp_path: Path, monkeypa
     monkeypatch.setattr(attempt_history, "_MAX_EVENTS", 4)
     problems = [each.problem for each in history(tmp_path)]
     assert all("cannot be read" in (each or "") for each in problems[:4]) and "newer attempts" in (problems[4] or "")
+
+
+def test_timeline_of_too_many_values_is_not_parsed() -> None:
+    with pytest.raises(RecordFormatError, match="more than 800,000 values"):
+        parse_timeline("[" + "[]," * 500_000 + "0]")
 
 
 def test_long_hostile_timeline_gives_short_report(tmp_path: Path) -> None:

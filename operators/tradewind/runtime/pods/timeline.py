@@ -24,6 +24,7 @@ from tradewind.records.parsing import (
     parse,
     parse_fields,
 )
+from tradewind.storage.bounded_read import value_count
 from tradewind.storage.errors import BadRecordError
 from tradewind.storage.files import read_contents, write_text
 
@@ -35,6 +36,7 @@ MAX_TIMELINE_BYTES: Final = 8 << 20
 MAX_EVENTS: Final = 40_000
 """As many as fill such a file when a pod writes them. A file of shorter events could hold ten times as many, which a
 task or a page would take seconds to read."""
+_MAX_VALUES: Final = 20 * MAX_EVENTS
 _KINDS: Final = {
     "event": TEXT,
     "at": MOMENT,
@@ -211,6 +213,8 @@ def parse_timeline(text: str) -> list[TimelineEvent]:
     Raises:
         RecordFormatError: The text is no timeline.
     """
+    if value_count(text) > _MAX_VALUES:
+        raise RecordFormatError(f"it holds more than {_MAX_VALUES:,} values")
     rows = parse(text)
     if not isinstance(rows, list):
         raise RecordFormatError("it holds no list of events")
